@@ -1,0 +1,1 @@
+"""The job file: schema, defaults and checks. Imports no torch and no service."""
