@@ -50,7 +50,7 @@ def decode(kind: type[M], data: bytes) -> M:
     if len(data) > MAX_DECODE_BYTES:
         raise BadMessage(f"{len(data)} bytes are over the limit of {MAX_DECODE_BYTES}")
     try:
-        raw = msgpack.unpackb(data, raw=False, strict_map_key=True, max_buffer_size=MAX_DECODE_BYTES)
+        raw = msgpack.unpackb(data, raw=False, strict_map_key=True)
     except Exception as error:  # msgpack raises several unrelated types for bad bytes
         raise BadMessage(f"not MessagePack: {type(error).__name__}: {error}") from error
     known = getattr(kind, "SCHEMA", None)
