@@ -1,1 +1,1 @@
-
+"""Running Slipstream: the local stack, container images, broker configuration."""

@@ -1,0 +1,38 @@
+# make demo     a language model gets better on this machine: everything is installed, started, shown and ended
+# make test     every test
+# make check    style, types and import rules
+# make bench    the tables in benchmarks/
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+# The CPU build of torch where there is no NVIDIA GPU: from PyTorch's own index, unless pip already finds one by itself.
+TORCH  ?= torch==2.13.0
+
+.PHONY: demo test check bench clean install
+
+demo: $(READY)
+	$(BIN)/slipstream demo
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks
+
+install: $(READY)
+
+$(READY): pyproject.toml deploy/install.sh
+	sh deploy/install.sh "$(PYTHON)" "$(VENV)" "$(TORCH)"
+	touch $@
+
+clean:
+	rm -rf $(VENV) .slipstream
