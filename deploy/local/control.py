@@ -1,6 +1,6 @@
 """How `ps`, `down` and `scale` reach a running supervisor: one JSON line each way over a Unix socket.
 
-The socket's name is a digest of the stack's home, in the temporary folder, since a socket's path may only have 107 bytes.
+The socket lies in the temporary folder and is named by a digest of the stack's home: its path may only have 107 bytes.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Places:
         for mount in service.mounts:
             source = self.volumes / mount.source if mount.is_volume else self.project / mount.source
             pattern = rf"(?<![\w./-]){re.escape(mount.target)}(?=/|$|[\s,:;\"'])"
-            value = re.sub(pattern, lambda _, s=source: str(s), value)
+            value = re.sub(pattern, str(source).replace("\\", r"\\"), value)
         return value
 
     def command(self, service: ServiceSpec, replica: int) -> list[str]:

@@ -70,11 +70,11 @@ class Supervisor:
 
     async def up(self) -> None:
         """Start everything; returns when all that has a health check is healthy. Raises `StackError`."""
-        for service, host, port in places.published(self._stack):
-            require_free(host, port, service)
-        for service in self._stack.services.values():
-            for number in range(1, service.scale + 1):
-                self._set_ports(service, number)
+        for name, host, port in places.published(self._stack):
+            require_free(host, port, name)
+        for spec in self._stack.services.values():
+            for number in range(1, spec.scale + 1):
+                self._set_ports(spec, number)
         deadline = time.monotonic() + START_LIMIT_SECONDS
         for name in self._stack.start_order():
             spec = self._stack.services[name]
@@ -139,9 +139,9 @@ class Supervisor:
         for mount in spec.mounts:
             if mount.is_volume:
                 (where.volumes / mount.source).mkdir(parents=True, exist_ok=True)
-        health = spec.health and replace(
-            spec.health, command=tuple(where.text(w, spec, number) for w in spec.health.command)
-        )
+        health = spec.health
+        if health is not None:
+            health = replace(health, command=tuple(where.text(word, spec, number) for word in health.command))
         recipe = Recipe(
             name=f"{spec.name}-{number}",
             command=where.command(spec, number),

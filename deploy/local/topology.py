@@ -137,7 +137,7 @@ def _environment(value: Any) -> dict[str, str]:
 
 def _depends_on(value: Any) -> dict[str, str]:
     if isinstance(value, list):
-        return {name: "service_started" for name in value}
+        return dict.fromkeys(value, "service_started")
     return {name: (how or {}).get("condition", "service_started") for name, how in (value or {}).items()}
 
 

@@ -1,4 +1,4 @@
-"""The local stack with real processes: small web servers stand where the services would, from a compose file of the test."""
+"""The local stack with real processes: small web servers stand where the services would."""
 
 import json
 import os
