@@ -55,7 +55,9 @@ def decode(kind: type[M], data: bytes) -> M:
         raise BadMessage(f"not MessagePack: {type(error).__name__}: {error}") from error
     known = getattr(kind, "SCHEMA", None)
     if known is not None and isinstance(raw, dict) and raw.get("schema", known) != known:
-        raise BadMessage(f"schema {raw.get('schema')!r} of {kind.__name__} is unknown here (this process knows {known})")
+        raise BadMessage(
+            f"schema {raw.get('schema')!r} of {kind.__name__} is unknown here (this process knows {known})"
+        )
     try:
         message = msgspec.convert(raw, type=kind)
     except (msgspec.ValidationError, ValueError) as error:
@@ -413,9 +415,7 @@ class Ending(Record, frozen=True, kw_only=True, tag="ending"):
     reason: str
 
 
-LedgerRecord = (
-    EpochOpened | Issued | Requeued | GaveUp | Batched | Trained | Dropped | Dead | Retired | Ending
-)
+LedgerRecord = EpochOpened | Issued | Requeued | GaveUp | Batched | Trained | Dropped | Dead | Retired | Ending
 
 LEDGER_ROLES = ("scheduler", "replay-buffer", "trainer")
 

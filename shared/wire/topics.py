@@ -23,6 +23,7 @@ from shared.wire.messages import JOB_ID, BadMessage, SampleKey
 # events.<job>.<kind>                       Event         everyone -> gateway
 # presence.<service>.<id>            (core) Presence      everyone -> gateway
 # check.data, check.reward       (request)  CheckJob      gateway -> scheduler, reward, answered by CheckReply
+# objects.<job>.<sha256>.<chunk>            bytes         the bus -> the bus: bodies over the inline limit
 # KV jobs: <job>                            JobRecord     gateway, scheduler -> everyone
 # KV locks: <role>.<job>                    holder        one holder a role and job; saves work, decides nothing
 
@@ -56,7 +57,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class Bucket:
-    """A key-value bucket. `ttl_seconds` 0: kept. Locks are the only thing that may be lost, so only they sit in memory."""
+    """A key-value bucket. `ttl_seconds` 0: kept. Only locks may be lost, so only they sit in memory."""
 
     name: str
     history: int = 1
@@ -102,9 +103,16 @@ def scored(job: str, max_bytes: int = -1) -> Stream:
     return Stream(f"scored-{checked(job)}", (f"scored.{job}.>",), max_bytes=max_bytes)
 
 
+def objects(job: str, max_bytes: int = -1) -> Stream:
+    """Bodies over the inline limit, in chunks `objects.<job>.<sha256>.<n>`; the bus writes and reads them."""
+    return Stream(
+        f"objects-{checked(job)}", (f"objects.{job}.>",), max_bytes=max_bytes, max_messages_per_subject=1
+    )
+
+
 def job_streams(job: str, max_bytes: int = -1) -> tuple[Stream, ...]:
-    """What a job owns on the broker, declared by the scheduler before the job's first record and deleted with the job."""
-    return (ledger(job), trajectories(job, max_bytes), scored(job, max_bytes))
+    """What a job owns on the broker: the scheduler declares it before the job's first record, and deletes it."""
+    return (ledger(job), trajectories(job, max_bytes), scored(job, max_bytes), objects(job, max_bytes))
 
 
 def ledger_subject(job: str, role: str) -> str:

@@ -184,5 +184,11 @@ class Bus(Protocol):
     async def try_lock(self, name: str, holder: str) -> Lock | None:
         """The lock if it is free (or its holder's time ran out), else None. Renewed until released or lost."""
 
+    async def sweep_objects(self, job: str, older_than_seconds: float) -> int:
+        """Delete the job's large bodies that no message points to and that are older than this; how many there were."""
+
+    async def closed(self) -> None:
+        """Returns when the connection is closed for good. Unasked, that is the end of the process."""
+
     async def close(self) -> None:
         """Flush, stop and close within two seconds, whatever the server's state."""
