@@ -82,8 +82,15 @@ class Service(Generic[S]):
 Main = Callable[[Service[S]], Awaitable[None]]
 
 
-def run(main: Main[S], service: str, settings: S) -> int:
-    """Run a service until it is told to stop; its exit status."""
+Around = Callable[[], AbstractAsyncContextManager[Any]]
+
+
+def run(main: Main[S], service: str, settings: S, around: Around = contextlib.nullcontext) -> int:
+    """Run a service until it is told to stop; its exit status.
+
+    `around` is entered before the broker is reached and left after the connection is closed: for what must answer
+    while the broker is away.
+    """
     configure_logging(service, settings.log_level, settings.log_format)
     try:
         import uvloop
@@ -93,7 +100,7 @@ def run(main: Main[S], service: str, settings: S) -> int:
         factory = None
     with asyncio.Runner(loop_factory=factory) as runner:
         try:
-            return runner.run(_life(main, service, settings))
+            return runner.run(_life(main, service, settings, around))
         except BaseExceptionGroup as group:
             failures = list(_leaves(group))
         except KeyboardInterrupt:
@@ -108,9 +115,14 @@ def run(main: Main[S], service: str, settings: S) -> int:
     return 1
 
 
-async def _life(main: Main[S], name: str, settings: S) -> int:
+async def _life(main: Main[S], name: str, settings: S, around: Around) -> int:
     stopping = asyncio.Event()
     _stop_on_signals(stopping)
+    async with around():
+        return await _connected(main, name, settings, stopping)
+
+
+async def _connected(main: Main[S], name: str, settings: S, stopping: asyncio.Event) -> int:
     bus = await _unless_stopped(connect(settings.nats_url, name=name), stopping)
     if bus is None:
         return 0
