@@ -26,6 +26,7 @@ from shared.wire.messages import JOB_ID, BadMessage, SampleKey
 # objects.<job>.<sha256>.<chunk>            bytes         the bus -> the bus: bodies over the inline limit
 # KV jobs: <job>                            JobRecord     gateway, scheduler -> everyone
 # KV locks: <role>.<job>                    holder        one holder a role and job; saves work, decides nothing
+# KV submissions: <sha256 of a key>         Claim         gateway -> gateway: which job an Idempotency-Key stands for
 
 MEBIBYTE = 1024 * 1024
 
@@ -67,12 +68,13 @@ class Bucket:
 
 JOBS = Bucket("jobs", history=8)
 LOCKS = Bucket("locks", ttl_seconds=3.0, memory=True)
+SUBMISSIONS = Bucket("submissions", ttl_seconds=24 * 3600.0)
 EVENTS = Stream("events", ("events.>",), max_bytes=512 * MEBIBYTE, discard_new=False)
 SNAPSHOTS = Stream("snapshots", ("snapshot.*",), max_messages_per_subject=1, discard_new=False)
 WEIGHTS = Stream("weights", ("weights.*",), max_messages_per_subject=1, discard_new=False)
 
 SHARED_STREAMS = (EVENTS, SNAPSHOTS, WEIGHTS)
-BUCKETS = (JOBS, LOCKS)
+BUCKETS = (JOBS, LOCKS, SUBMISSIONS)
 
 REWARD_CONSUMER = "reward"
 CHECK_DATA, CHECK_REWARD = "check.data", "check.reward"
