@@ -102,8 +102,8 @@ class RewardSpec(Section):
 
     name: Name = Field(description="Its name in scores and metrics.")
     kind: Literal["reasoning_gym", "math", "exact", "regex", "length", "python"] = Field(
-        description="reasoning_gym: the task's own score; math: equal by math-verify; exact: equal text; regex: `pattern` "
-        "is found; length: 1 up to `target_tokens`, less beyond; python: `function`."
+        description="reasoning_gym: the task's own score; math: equal by math-verify; exact: equal text; "
+        "regex: `pattern` is found; length: 1 up to `target_tokens`, less beyond; python: `function`."
     )
     weight: float = Field(default=1.0, ge=-1e6, le=1e6, description="Its factor in the sum; 0: only shown.")
     extract: Literal["whole", "last_number", "tag", "regex"] = Field(
