@@ -10,27 +10,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from services.reward.components import Case, Component, GradingError, compiled
+from services.reward.components import Case, Component, GradingError
 from services.reward.pool import Pool
 from services.reward.python_process import PythonProcesses
-from shared.job.spec import JobSpec, RewardSpec
+from shared.job.spec import JobSpec
 from shared.wire.messages import CheckJob, CheckReply, Problem, decode, encode
-
-
-def missing(spec: RewardSpec) -> tuple[str, str] | None:
-    """The field that the component lacks or has wrong, and what would be right."""
-    if spec.kind == "python" and not spec.function:
-        return "function", "kind python needs a function, as module:function or path.py:function"
-    if spec.kind == "length" and spec.target_tokens < 1:
-        return "target_tokens", "kind length needs target_tokens of at least 1"
-    if (spec.kind == "regex" or spec.extract == "regex") and not spec.pattern:
-        return "pattern", "kind regex and extract regex need a pattern"
-    if spec.pattern:
-        try:
-            compiled(spec.pattern)
-        except GradingError as error:
-            return "pattern", str(error)
-    return None
 
 
 def right_answer(component: Component, row: dict[str, Any]) -> str:
@@ -67,15 +51,12 @@ class RewardCheck:
         try:
             row = await self._pool.sample(spec.data)
         except GradingError as error:
-            return CheckReply(problems=[Problem(path="data.reasoning_gym", message=str(error))])
+            path = "data.parts" if spec.data.parts else "data.reasoning_gym"
+            return CheckReply(problems=[Problem(path=path, message=str(error))])
         self._checks += 1
         python = PythonProcesses(1, start_seconds=self._start_seconds)
         try:
             for index, reward in enumerate(spec.reward):
-                lacking = missing(reward)
-                if lacking is not None:
-                    problems.append(Problem(path=f"reward.{index}.{lacking[0]}", message=lacking[1]))
-                    continue
                 component = Component(reward, spec.data)
                 try:
                     value = await self._try(component, row, python)

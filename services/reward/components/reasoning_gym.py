@@ -22,23 +22,23 @@ def task_of(row: dict[str, Any], default: str | None) -> str:
 def prepare(component: Component) -> Prepared:
     import reasoning_gym  # two seconds and 90 MB
 
-    data = component.data
+    settings = {part.reasoning_gym: part.settings for part in component.data.tasks}
+    default = next(iter(settings), None)
     datasets: dict[str, Any] = {}
 
     def dataset(task: str) -> Any:
         if task not in datasets:
-            settings = dict(data.settings) if task == data.reasoning_gym else {}
             try:
-                datasets[task] = reasoning_gym.create_dataset(task, **{"seed": 0, "size": 1, **settings})
+                datasets[task] = reasoning_gym.create_dataset(task, **{"seed": 0, "size": 1, **settings.get(task, {})})
             except Exception as error:  # each task checks its settings with errors of its own
                 raise GradingError(f"reasoning-gym task {task!r}: {type(error).__name__}: {error}") from error
         return datasets[task]
 
-    if data.reasoning_gym:
-        dataset(data.reasoning_gym)
+    for task in settings:
+        dataset(task)
 
     def grade(case: Case) -> float:
-        task = task_of(case.row, data.reasoning_gym)
+        task = task_of(case.row, default)
         entry = {"metadata": {}, **case.row, "answer": case.row.get("answer")}
         return float(dataset(task).score_answer(answer=case.text, entry=entry))
 

@@ -21,7 +21,7 @@ def from_reasoning_gym(task: str, settings: dict[str, Any]) -> dict[str, Any]:
 
     try:
         dataset = reasoning_gym.create_dataset(task, **{"seed": 0, **settings, "size": 1})
-        return dict(dataset[0])
+        return {**dataset[0], "task": task}
     except Exception as error:  # each task checks its settings with errors of its own
         raise GradingError(f"reasoning-gym task {task!r}: {type(error).__name__}: {error}") from error
 
@@ -36,6 +36,6 @@ def from_lines(path: Path) -> dict[str, Any] | None:
 
 
 def sample_row(data: DataSpec) -> dict[str, Any] | None:
-    if data.reasoning_gym:
-        return from_reasoning_gym(data.reasoning_gym, data.settings)
+    if data.tasks:
+        return from_reasoning_gym(data.tasks[0].reasoning_gym, data.tasks[0].settings)
     return from_lines(Path(data.jsonl)) if data.jsonl else None

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from services.reward.components import Case, Component, GradingError, prepare, runs_inline
-from services.reward.components import exact, length, python
+from services.reward.components import Case, Component, GradingError, exact, length, prepare, python, runs_inline
 from services.reward.components.reasoning_gym import task_of
 from shared.job.spec import DataSpec, RewardSpec
 
@@ -117,7 +116,7 @@ def test_a_python_reward_may_return_any_finite_number(returned: object, value: f
 
 @pytest.mark.parametrize("returned", [float("nan"), float("inf"), "1.0", None, [1.0], 1j])
 def test_what_is_no_finite_number_is_a_failure(returned: object) -> None:
-    with pytest.raises(GradingError, match="returned .* no (finite )?number"):
+    with pytest.raises(GradingError, match=r"returned .* no (finite )?number"):
         python.number(returned)
 
 

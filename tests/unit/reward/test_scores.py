@@ -5,13 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from services.reward.check import missing
 from services.reward.components import Component
 from services.reward.grade import JobGrader, code_digest, total
 from services.reward.grader import Limits, environment
 from services.reward.pool import Pool
 from services.reward.python_process import PythonProcesses
-from shared.job.spec import JobSpec, RewardSpec
+from shared.job.spec import JobSpec
 from shared.wire.messages import Attempt, Digests, Sampling, Score, Segment, Trajectory
 
 
@@ -33,7 +32,9 @@ def answer(text: str, row: dict[str, Any], *, tokens: int = 3, finish_reason: st
 def graded(spec: JobSpec, trajectory: Trajectory) -> Score:
     async def grade() -> Score:
         pool = Pool(1, Limits(), start_seconds=60)
-        return await JobGrader("sums-1a2b", spec, pool, PythonProcesses(1, start_seconds=60), name="r").grade(trajectory)
+        return await JobGrader("sums-1a2b", spec, pool, PythonProcesses(1, start_seconds=60), name="r").grade(
+            trajectory
+        )
 
     return asyncio.run(grade())
 
@@ -85,12 +86,3 @@ def test_graders_see_none_of_the_services_secrets() -> None:
     seen = environment({"PATH": "/bin", "AWS_SECRET_ACCESS_KEY": "x", "HF_TOKEN": "x", "SLIPSTREAM_NATS_URL": "x"})
     assert seen["PATH"] == "/bin" and seen["OMP_NUM_THREADS"] == "1"
     assert not {"AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "SLIPSTREAM_NATS_URL"} & set(seen)
-
-
-def test_a_component_says_which_field_it_lacks() -> None:
-    assert missing(RewardSpec(name="a", kind="python")) is not None
-    assert missing(RewardSpec(name="a", kind="length"))[0] == "target_tokens"  # type: ignore[index]
-    assert missing(RewardSpec(name="a", kind="exact", extract="regex"))[0] == "pattern"  # type: ignore[index]
-    found = missing(RewardSpec(name="a", kind="regex", pattern="(unclosed"))
-    assert found is not None and "not a regular expression" in found[1]
-    assert missing(RewardSpec(name="a", kind="exact")) is None
