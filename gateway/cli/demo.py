@@ -1,0 +1,130 @@
+"""The demo: a stack, a job, a live display, and what came of it. The stack is handed in; this speaks HTTP only."""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from gateway.cli.audit_text import balance_line
+from gateway.cli.outcome import FAILED, INTERRUPTED, OK, say_error
+from gateway.cli.text import with_error
+from gateway.cli.watch import follow
+from gateway.client import ENDED, Client
+from gateway.client_errors import SlipstreamError
+
+OpenStack = Callable[[], AbstractContextManager[str]]
+
+
+class StackFailed(Exception):
+    """The stack did not come up; `code` is the exit status it gave."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def demo(job_file: Path, export: Path, open_stack: OpenStack) -> int:
+    """Run the demo; its exit status."""
+    print("starting the stack (NATS, gateway, six services) ...", flush=True)
+    try:
+        with open_stack() as url, Client(url) as client:
+            return _run(client, url, job_file, export)
+    except StackFailed as error:
+        say_error(f"the stack did not start: {error} (another port: SLIPSTREAM_PORT=8401)")
+        return error.code or FAILED
+
+
+def _run(client: Client, url: str, job_file: Path, export: Path) -> int:
+    print(f"up at {url}; loading the model and checking the job ...", flush=True)
+    job = client.submit_file(job_file)
+    _end_earlier(client, job)
+    print(f"{job['id']} is {job['state']}: {job['algorithm']} of {job['model']}, {job['steps']} steps\n", flush=True)
+    followed = follow(client, job, "live" if sys.stdout.isatty() else "plain")
+    if followed.code == INTERRUPTED:
+        return INTERRUPTED
+    job = client.job(job["id"])
+    print()
+    audit = client.audit(job["id"])
+    print("\n".join(improvement(client.metrics(job["id"])["evaluations"])))
+    saved = _export(client, job["id"], export) if job["state"] == "completed" else None
+    verdict = "balanced: no sample lost, none counted twice" if audit["balanced"] else "NOT BALANCED"
+    print(f"\nledger         {balance_line(audit)} ({verdict})")
+    if saved is not None:
+        print(f"trained model  {saved}")
+    print("\n" + "\n".join(next_commands(job["id"], job_file, saved)))
+    if job["state"] != "completed":
+        say_error(f"{job['id']} {job['state']}: {job['reason']}")
+    return OK if job["state"] == "completed" and audit["balanced"] else FAILED
+
+
+def _end_earlier(client: Client, job: dict[str, Any]) -> None:
+    """An interrupted demo leaves its job, which would go on now and take half the machine."""
+    for other in client.jobs(name=job["name"]):
+        if other["id"] != job["id"] and other["state"] not in (*ENDED, "cancelling", "deleting"):
+            client.cancel(other["id"])
+            print(f"cancelled {other['id']}, left by an earlier demo", flush=True)
+
+
+def _export(client: Client, job: str, directory: Path) -> Path | None:
+    """The folder that the model is in now: `directory`, or the first free one beside it."""
+    target, number = directory, 1
+    while target.exists():
+        number += 1
+        target = directory.with_name(f"{directory.name}-{number}")
+    try:
+        client.export(job, target)
+    except SlipstreamError as error:
+        say_error(f"the model was not exported: {error}")
+        return None
+    return target
+
+
+def improvement(evaluations: list[dict[str, Any]]) -> list[str]:
+    """Held-out results before and after, for each mode: solve rate and shaped reward with standard errors. Pure."""
+    lines = []
+    for mode in ("greedy", "sampled"):
+        rounds = sorted((e for e in evaluations if e.get("mode") == mode), key=lambda e: e.get("version_step", 0))
+        if not rounds:
+            continue
+        before, after = rounds[0], rounds[-1]
+        head = f"held out, {mode}: {before.get('prompts', '-')} prompts"
+        samples = before.get("samples")
+        lines.append(f"{head}, {samples} answers" if samples not in (None, before.get("prompts")) else head)
+        for name, value, error in (
+            ("solved exactly", "solve_rate", "solve_rate_stderr"),
+            ("shaped reward", "reward_mean", "reward_stderr"),
+        ):
+            old, new = (with_error(r.get(value), r.get(error)) for r in (before, after))
+            lines.append(f"  {name:<15} {old}  ->  {new}{_change(before, after, value, error)}")
+    return lines or ["no held-out evaluation was asked for (`evaluation.prompts` in the job file)"]
+
+
+def _change(before: dict[str, Any], after: dict[str, Any], value: str, error: str) -> str:
+    """The difference, with its standard error as if the two were independent: a cautious for the same prompts."""
+    numbers = [r.get(key) for r in (before, after) for key in (value, error)]
+    if before is after or not all(isinstance(n, int | float) and math.isfinite(n) for n in numbers):
+        return ""
+    old, old_error, new, new_error = (float(n) for n in numbers if n is not None)
+    return f"   ({new - old:+.3f} ± {math.hypot(old_error, new_error):.3f})"
+
+
+def next_commands(job: str, job_file: Path, model: Path | None) -> list[str]:
+    file = shlex.quote(os.path.relpath(job_file))
+    lines = [
+        "try next:",
+        "  slipstream up                          the stack again, with all that this run left in it",
+        f"  slipstream samples {job}   read the answers and their rewards",
+        f"  slipstream audit {job}     the ledger's balance",
+        f"  slipstream submit {file} --wait   another run of the same job file",
+    ]
+    if model is not None:
+        lines.append(
+            f"  .venv/bin/python -c 'import transformers as t; t.AutoModelForCausalLM.from_pretrained(\"{model}\")'"
+        )
+    return lines
