@@ -1,0 +1,52 @@
+"""Whether fixed shapes are enough on this machine, found by trying.
+
+Matrix products pick kernels by shape and split rows between threads, and which instructions compute a row's last bits
+may depend on where the row stands. So at start the same tokens go through every row, and through `prefill` and `step`,
+with noise in the other rows; if any two results differ in a bit, rows are computed one at a time, which is slow and
+always the same.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from engine.decoder import Decoder
+
+PROBE_TOKENS = 5
+
+
+def settle(decoder: Decoder) -> str:
+    """Tries the fixed shape and falls back to single rows; says which it is."""
+    if consistent(decoder):
+        return f"passes of {decoder.rows} rows give the same bits in every row"
+    decoder.single_rows = True
+    return f"passes of {decoder.rows} rows differ by row on this CPU: rows are computed one at a time"
+
+
+def consistent(decoder: Decoder) -> bool:
+    """Whether a few tokens give the same bits in each slot, by step and by prefill, whatever the other rows hold."""
+    generator = torch.Generator().manual_seed(20)
+    vocab = decoder.weights.architecture.vocab
+    count = min(PROBE_TOKENS, decoder.length - 1)
+    prompt = torch.randint(vocab, (count,), generator=generator)
+    results = [_stepped(decoder, prompt, [slot], generator) for slot in range(decoder.rows)]
+    results.append(_stepped(decoder, prompt, list(range(decoder.rows)), generator))
+    prefilled = decoder.prefill(decoder.rows - 1, prompt, 0, logits=True)
+    if prefilled is not None:
+        results.append(torch.softmax(prefilled, dim=-1)[-1])
+    decoder.cache.zero_()
+    return all(torch.equal(result, results[0]) for result in results)
+
+
+def _stepped(decoder: Decoder, prompt: torch.Tensor, slots: list[int], generator: torch.Generator) -> torch.Tensor:
+    """Probabilities after `prompt` in `slots`, which must agree; other slots get other tokens at other positions."""
+    vocab, rows = decoder.weights.architecture.vocab, decoder.rows
+    probabilities = torch.empty(0)
+    for position, token in enumerate(prompt.tolist()):
+        tokens = torch.randint(vocab, (rows,), generator=generator)
+        positions = torch.randint(decoder.length, (rows,), generator=generator)
+        tokens[slots], positions[slots] = token, position
+        probabilities = torch.softmax(decoder.step(tokens, positions, decoder.length - 1), dim=-1)[slots]
+    if not all(torch.equal(row, probabilities[0]) for row in probabilities):
+        return torch.full_like(probabilities[0], torch.nan)
+    return probabilities[0]
