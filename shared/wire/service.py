@@ -22,6 +22,7 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -57,6 +58,7 @@ class Service(Generic[S]):
         self.id = id or f"{name}-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self.state = "ready"
         self.gauges: dict[str, float] = {}
+        self.detail: dict[str, Any] = {}
 
     def loop(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[None]:
         """Run `coroutine` as a task that must not end before the process stops: an end unasked is an error."""
@@ -146,7 +148,9 @@ async def _serve(bus: Bus, main: Main[S], name: str, settings: S, stopping: asyn
             service = Service(bus, tasks, stopping, name, settings)
             log.info("ready as %s on %s", service.id, settings.nats_url)
             state = partial(getattr, service, "state")
-            tasks.create_task(heartbeat(bus, name, service.id, state, service.gauges), name="heartbeat")
+            tasks.create_task(
+                heartbeat(bus, name, service.id, state, service.gauges, service.detail), name="heartbeat"
+            )
             tasks.create_task(_fail_when_closed(bus), name="connection")
             running = tasks.create_task(_main(main, service), name="main")
             await stopping.wait()

@@ -10,6 +10,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 from shared.wire.bus.api import Bus, BusError
 from shared.wire.messages import Presence, encode
@@ -65,13 +66,15 @@ def configure_logging(service: str, level: str = "info", style: str = "plain") -
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
-async def heartbeat(bus: Bus, service: str, id: str, state: Callable[[], str], gauges: dict[str, float]) -> None:
-    """Say every two seconds that this process lives, in which state, and with which gauges; until cancelled."""
+async def heartbeat(
+    bus: Bus, service: str, id: str, state: Callable[[], str], gauges: dict[str, float], detail: dict[str, Any]
+) -> None:
+    """Say every two seconds that this process lives, its state, its gauges and details; until cancelled."""
     started_at = time.time()
     while True:
         presence = Presence(
             service=service, id=id, host=socket.gethostname(), pid=os.getpid(), started_at=started_at, state=state(),
-            gauges=dict(gauges),
+            gauges=dict(gauges), detail=dict(detail),
         )  # fmt: skip
         try:
             await bus.broadcast(presence_subject(service, id), encode(presence))
