@@ -1,0 +1,1 @@
+"""Rows to prompt with: sources, their seeded order, and the held-out split."""
