@@ -1,11 +1,18 @@
-"""The model to train: loaded by transformers, weights in float32 whatever the folder holds."""
+"""The model as a folder and in memory: loaded by transformers, trained in float32 whatever the folder holds."""
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from shared.policy import ModelFolder
+
+DTYPE_KEYS = ("dtype", "torch_dtype")
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class UnloadableModel(ValueError):
@@ -16,6 +23,9 @@ def load_model(folder: Path, *, device: torch.device, dtype: torch.dtype = torch
     """Any causal language model that transformers loads from a folder. Master weights are float32, so that small
     steps are not rounded away; sdpa attention where the architecture has it, else eager."""
     from transformers import AutoModelForCausalLM
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
 
     options = {"dtype": dtype, "local_files_only": True, "trust_remote_code": False}
     try:
@@ -48,6 +58,49 @@ def cpu_multiplies_bfloat16() -> bool:
     """Whether the CPU has bf16 dot products; in software they are slower than float32."""
     capabilities = getattr(torch.cpu, "get_capabilities", dict)()
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+
+
+def stored_dtype(source: ModelFolder) -> torch.dtype:
+    """The type that the folder says its weights have; float32 where it does not say."""
+    named = next((source.config[key] for key in DTYPE_KEYS if source.config.get(key)), "float32")
+    return DTYPES.get(str(named).removeprefix("torch."), torch.float32)
+
+
+def snapshot_dtype(engine_dtype: str, source: ModelFolder) -> torch.dtype:
+    """What engines are given: the type they will compute in, so that no byte is sent only to be rounded away."""
+    return stored_dtype(source) if engine_dtype == "auto" else DTYPES[engine_dtype]
+
+
+def write_model(model: Any, source: ModelFolder, folder: Path, dtype: torch.dtype) -> None:
+    """A complete model folder: new weights in `dtype`, config and tokenizer files of `source`."""
+    weights = {
+        name: value.detach().to(device="cpu", dtype=dtype) if value.is_floating_point() else value.detach().cpu()
+        for name, value in model.state_dict().items()
+        if name not in tied_names(model)
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder, state_dict=weights, max_shard_size=1 << 50)
+    config = dict(source.config)
+    for key in [key for key in DTYPE_KEYS if key in config] or [DTYPE_KEYS[0]]:
+        config[key] = str(dtype).removeprefix("torch.")
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    for path in source.tokenizer_files:
+        shutil.copyfile(path, folder / path.name)
+
+
+def tied_names(model: Any) -> set[str]:
+    """The entries of the state dict that are another entry's tensor: written once."""
+    seen: dict[int, str] = {}
+    tied = set()
+    for name, value in model.state_dict(keep_vars=True).items():
+        if seen.setdefault(id(value), name) != name:
+            tied.add(name)
+    return tied
+
+
+def weight_bytes(model: Any, dtype: torch.dtype) -> int:
+    """How many bytes the parameters take in `dtype`."""
+    return sum(p.numel() for p in model.parameters()) * dtype.itemsize
 
 
 def _line(error: BaseException) -> str:
