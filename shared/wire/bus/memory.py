@@ -128,6 +128,11 @@ class MemoryBus:
             raise NotFound(f"no consumer {consumer} of stream {stream}")
         state = source.consumers[consumer]
         running: set[asyncio.Task[None]] = set()
+
+        def done(task: asyncio.Task[None]) -> None:
+            running.discard(task)
+            self._broker.changed.notify()
+
         try:
             while not source.deleted:
                 message = source.take(state) if len(running) < concurrency else None
@@ -137,7 +142,7 @@ class MemoryBus:
                     continue
                 task = asyncio.create_task(self._handle(source, state, message, handler))
                 running.add(task)
-                task.add_done_callback(running.discard)
+                task.add_done_callback(done)
             raise NotFound(f"no stream {stream}")
         finally:
             for task in list(running):
@@ -145,7 +150,6 @@ class MemoryBus:
             await asyncio.gather(*running, return_exceptions=True)
 
     async def _handle(self, stream: MemoryStream, state: MemoryConsumer, message: Stored, handler: OnStored) -> None:
-        delay = REDELIVERY_SECONDS
         try:
             await handler(message)
             stream.acknowledge(state, message.sequence)
@@ -154,9 +158,7 @@ class MemoryBus:
             raise
         except Exception as error:  # the one place where a handler's failure is caught: log, and deliver again
             log.error("%s failed, to be delivered again: %s: %s", message.subject, type(error).__name__, error)
-            state.again.append((time.monotonic() + delay, message.sequence))
-        finally:
-            self._broker.changed.notify()
+            state.again.append((time.monotonic() + REDELIVERY_SECONDS, message.sequence))
 
     async def request(self, subject: str, data: bytes, *, timeout_seconds: float = 5.0) -> bytes:
         return await self._core.request(checked(subject), data, timeout_seconds)
