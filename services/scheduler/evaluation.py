@@ -75,7 +75,8 @@ Answers = Mapping[tuple[int, int], Answer]
 
 
 def summary(round: Round, version: Version | None, answers: Answers, parts: Sequence[str]) -> dict[str, Any]:
-    """What people are shown; `version` None: it was gone before the round could begin. `parts[p]` is the label of held-out prompt p, empty where the data has no parts.
+    """What people are shown. `version` None: it was gone before the round could begin. `parts[p]` is the label of
+    held-out prompt p, empty where the data has no parts.
 
     Prompts are the independent unit: an answer's figure is averaged within its prompt first, and standard errors are
     over prompts. Answers that could not be graded count nowhere but in `ungraded`.
@@ -98,9 +99,8 @@ def summary(round: Round, version: Version | None, answers: Answers, parts: Sequ
         },
     }
     if round.prompts <= MAX_LISTED_PROMPTS:
-        body["solved"] = [
-            by_prompt.get(p) for by_prompt in [per_prompt(graded, "solved")] for p in range(round.prompts)
-        ]
+        solved = per_prompt(graded, "solved")
+        body["solved"] = [solved.get(prompt) for prompt in range(round.prompts)]
     return body
 
 

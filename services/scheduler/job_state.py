@@ -128,11 +128,12 @@ class JobState:
     def note_evaluation(self, body: Mapping[str, Any]) -> None:
         """A recorded round may be what the job was to stop at."""
         goal = self.spec.algorithm.stop_at
-        rate = body.get("solve_rate")
-        if goal is not None and body.get("mode") == SAMPLED and body.get("graded") and rate >= goal.solve_rate:
-            self.goal_reached = (
-                f"version {body.get('version')} has a solve rate of {rate:.3f}, the goal is {goal.solve_rate:g}"
-            )
+        if goal is None or body.get("mode") != SAMPLED or not body.get("graded"):
+            return
+        rate = float(body["solve_rate"])
+        if rate >= goal.solve_rate:
+            version = body.get("version")
+            self.goal_reached = f"version {version} has a solve rate of {rate:.3f}, the goal is {goal.solve_rate:g}"
 
     def forget_closed(self) -> None:
         """What the ledger has closed needs no work any more."""

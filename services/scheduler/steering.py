@@ -76,9 +76,10 @@ class Steering:
                 rounds.open_rounds(due, version, now)
                 log.info("job %s: evaluation of version %s begins", self._state.job, version)
                 return
-            for each in due:
-                await self._tell(rounds.body(each, None))
-                rounds.mark_recorded(each.number)
+            for missed in due:
+                log.warning("job %s: no version of step %d to evaluate", self._state.job, missed.step)
+                await self._tell(rounds.body(missed, None))
+                rounds.mark_recorded(missed.number)
 
     async def _record(self, done: OpenRound) -> None:
         body = self._state.rounds.body(done.round, done.version)

@@ -52,9 +52,8 @@ class Dataset:
 def open_source(spec: JobSpec, data_dir: Path) -> Source:
     """The rows that `spec.data` names; `DataError` when there is no such thing."""
     data = spec.data
-    answer_needed = spec.algorithm.kind == "sft" or any(
-        r.kind in ("exact", "math", "reasoning_gym") for r in spec.reward
-    )
+    compared = any(component.kind in ("exact", "math", "reasoning_gym") for component in spec.reward)
+    answer_needed = compared or spec.algorithm.kind == "sft"
     if data.tasks:
         return ReasoningGymRows(data, spec.seed, spec.evaluation.prompts)
     if data.jsonl is not None:
@@ -88,10 +87,9 @@ def load(spec: JobSpec, source: Source, fits: Fits, stop: threading.Event) -> Da
     if not len(rows):
         why = f" ({bad} could not be read, {long} have too long a prompt)" if seen else ""
         raise DataError(f"{source.name} is empty: no row can be used{why}")
-    held_out = hold_out(spec, source, rows, np.array(questions, dtype=np.uint64), fits)
-    taken = np.isin(
-        np.array(questions, dtype=np.uint64), np.array([hashed(row.question) for row in held_out], np.uint64)
-    )
+    hashes = np.array(questions, dtype=np.uint64)
+    held_out = hold_out(spec, source, rows, hashes, fits)
+    taken = np.isin(hashes, np.array([hashed(row.question) for row in held_out], dtype=np.uint64))
     training = rows[~taken]
     if not len(training):
         raise DataError(
