@@ -1,7 +1,8 @@
 """What every test may use: coroutine tests, and real nats-servers with the shipped configuration.
 
 nats_url      a server for the whole session: use names of your own in it
-nats_server   `nats_server()` starts one for this test, with .url, .pid, .kill(), .stop(), .restart(), .pause(), .resume()
+nats_server   `nats_server()` starts one for this test, with .url, .pid, .kill(), .stop(), .restart(), .pause() and
+              .resume()
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ class NatsServer:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         binary = Path(sysconfig.get_path("scripts")) / "nats-server"
-        command = [str(binary) if binary.exists() else "nats-server", "-c", str(CONFIGURATION), "--ports_file_dir", str(folder)]
+        program = str(binary) if binary.exists() else "nats-server"
+        command = [program, "-c", str(CONFIGURATION), "--ports_file_dir", str(folder)]
         environment = {
             **os.environ,
             "SLIPSTREAM_NATS_LISTEN": self._listen,

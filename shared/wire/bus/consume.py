@@ -69,7 +69,7 @@ class Consuming:
         """Pull and handle until the pull breaks."""
         async with Pull(self._link, self._stream, self._consumer) as pull:
             while not pull.broken:
-                free = self._concurrency - len(self._running) - pull.outstanding
+                free = self._concurrency - len(self._running) - len(pull) - pull.outstanding
                 if free >= max(1, self._concurrency // 2) or (free > 0 and not pull.outstanding):
                     await pull.ask(free)
                 delivery = pull.pop()

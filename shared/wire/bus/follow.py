@@ -84,7 +84,7 @@ class Follower:
             **start,
         }
         subject = f"CONSUMER.CREATE.{self._stream}.{name}"
-        if self._subject != ">":
+        if self._subject != ">" or start["deliver_policy"] == "last_per_subject":
             config["filter_subject"] = self._subject
             subject += f".{self._subject}"
         body = {"stream_name": self._stream, "config": config}

@@ -30,6 +30,7 @@ WATCH_SECONDS = 1.0
 UNSENT_BYTES = 16 * 1024 * 1024
 SAY_SECONDS = 5.0
 CLOSE_SECONDS = 1.0
+ARRIVAL_SECONDS = 2.0
 
 OnMessage = Callable[[Msg], Awaitable[None]]
 
@@ -129,18 +130,13 @@ class Link:
         self, subject: str, data: bytes = b"", *, timeout_seconds: float, headers: Mapping[str, str] | None = None
     ) -> Msg:
         """Send a request; its first answer. Raises `Away` when the connection breaks or the time is up."""
+        return await self._answered(str(next(self._numbers)), subject, data, timeout_seconds, headers)
+
+    async def arrived(self) -> None:
+        """Returns when the server has taken all that was sent before: a message to ourselves has come back."""
         token = str(next(self._numbers))
-        answer: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
-        self._awaited[token] = answer
-        late = asyncio.get_running_loop().call_later(timeout_seconds, _fail, answer, f"no answer on {subject}")
-        try:
-            await self.send(subject, data, reply=f"{self._inbox}.{token}", headers=headers)
-            return await answer
-        finally:
-            late.cancel()
-            del self._awaited[token]
-            if answer.done() and not answer.cancelled():
-                answer.exception()  # seen, even when `send` failed first
+        with contextlib.suppress(Away):
+            await self._answered(token, f"{self._inbox}.{token}", b"", ARRIVAL_SECONDS, None)
 
     async def subscribe(self, subject: str, on_message: OnMessage, *, queue: str = "") -> Subscription:
         """Listen on `subject`, across reconnects. Nothing is dropped here: who asks must bound what comes."""
@@ -171,6 +167,21 @@ class Link:
         await asyncio.wait({closing}, timeout=0.3)
         self._fail_awaited("closed")
         self._closed.set()
+
+    async def _answered(
+        self, token: str, subject: str, data: bytes, timeout_seconds: float, headers: Mapping[str, str] | None
+    ) -> Msg:
+        answer: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
+        self._awaited[token] = answer
+        late = asyncio.get_running_loop().call_later(timeout_seconds, _fail, answer, f"no answer on {subject}")
+        try:
+            await self.send(subject, data, reply=f"{self._inbox}.{token}", headers=headers)
+            return await answer
+        finally:
+            late.cancel()
+            del self._awaited[token]
+            if answer.done() and not answer.cancelled():
+                answer.exception()  # seen, even when `send` failed first
 
     def _abort(self) -> None:
         writer = getattr(self._client._transport, "_io_writer", None)

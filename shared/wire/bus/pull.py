@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
+from nats.js.api import Header
 
 from shared.wire.bus.api import Stored
 from shared.wire.bus.jetstream import NANOSECONDS
@@ -24,6 +25,7 @@ from shared.wire.bus.signal import Signal
 MAX_BYTES = 16 * 1024 * 1024
 EXPIRES_SECONDS = 30.0
 HEARTBEAT_SECONDS = 2.0
+COMPLETED = ("Batch Completed", "Message Size Exceeds MaxBytes")  # how a request with a byte limit ends
 SILENCE_SECONDS = 2.5 * HEARTBEAT_SECONDS
 
 
@@ -106,13 +108,13 @@ class Pull:
 
     def _on_status(self, headers: dict[str, str]) -> bool:
         """Whether the status is one to wake up for."""
-        status, text = headers.get("Status", ""), headers.get("Description", "")
+        status, text = headers.get("Status", ""), headers.get(Header.DESCRIPTION, "")
         if status == "100":
             return False
         left = headers.get("Nats-Pending-Messages", "")
         if status == "404" or (status == "408" and self._no_wait):
             self.outstanding, self.empty = 0, True
-        elif (status == "408" or "MaxBytes" in text) and left.isdigit():
+        elif (status == "408" or text in COMPLETED) and left.isdigit():
             self.outstanding = max(self.outstanding - int(left), 0)
         else:
             self.broken = True

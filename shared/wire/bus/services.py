@@ -49,6 +49,7 @@ class Services:
                 task.add_done_callback(tasks.discard)
 
         subscription = await self._link.subscribe(subject, on_request, queue=queue)
+        await self._link.arrived()
 
         async def stop() -> None:
             await self._link.unsubscribe(subscription)
@@ -64,6 +65,7 @@ class Services:
                 log.error("message on %s failed: %s: %s", message.subject, type(error).__name__, error)
 
         subscription = await self._link.subscribe(subject, on_message)
+        await self._link.arrived()
         return partial(self._link.unsubscribe, subscription)
 
     async def broadcast(self, subject: str, data: bytes) -> None:
