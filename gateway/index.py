@@ -101,6 +101,6 @@ def parse_cursor(cursor: str) -> SortKey:
         at = float(created)
     except ValueError:
         at = -1.0
-    if at < 0 or not JOB_ID.match(id):
+    if not at >= 0 or not JOB_ID.match(id):  # also false for nan
         raise ApiError(422, "cursor: not one that this address gave", [("cursor", "not one that this address gave")])
     return at, id
