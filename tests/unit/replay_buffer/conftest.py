@@ -57,9 +57,17 @@ class Log:
     def score(self, group: int, *indices: int, oldest: int = 0, valid: bool = True, attempt: int = 1) -> None:
         for index in indices or range(self.n):
             sample = ScoredSample(
-                group=group, index=index, sequence=len(self.scored) + 1, attempt=Attempt(1, attempt), valid=valid,
-                reward=0.5, digest=f"d{len(self.scored)}", oldest_step=oldest, tokens=3, error="" if valid else "bad",
-            )  # fmt: skip
+                group=group,
+                index=index,
+                sequence=len(self.scored) + 1,
+                attempt=Attempt(1, attempt),
+                valid=valid,
+                reward=0.5,
+                digest=f"d{len(self.scored)}",
+                oldest_step=oldest,
+                tokens=3,
+                error="" if valid else "bad",
+            )
             self.scored.append(sample)
             self.buffer.add(sample)
 
@@ -75,7 +83,7 @@ class Log:
                 digest="",
                 checkpoint=f"{last}.1",
                 oldest_kept_step=oldest_kept,
-            )  # fmt: skip
+            )
         )
 
     def form(self, waited_seconds: float = 0.0) -> tuple[int, ...] | str:

@@ -98,9 +98,14 @@ class Job(RuleBasedStateMachine):
         group = self.issued() - back
         if group >= 0:  # also one that is not issued yet: the streams are read side by side
             sample = ScoredSample(
-                group=group, index=index, sequence=len(self.scored) + 1, attempt=Attempt(1, len(self.scored)),
-                valid=valid > 0, oldest_step=max(0, self.version() - age), tokens=1,
-            )  # fmt: skip
+                group=group,
+                index=index,
+                sequence=len(self.scored) + 1,
+                attempt=Attempt(1, len(self.scored)),
+                valid=valid > 0,
+                oldest_step=max(0, self.version() - age),
+                tokens=1,
+            )
             self.scored.append(sample)
             self.buffer.add(sample)
 
@@ -146,7 +151,7 @@ class Job(RuleBasedStateMachine):
                     digest="",
                     checkpoint="",
                     oldest_kept_step=max(0, last - keep),
-                )  # fmt: skip
+                )
             )
 
     @rule()
@@ -188,8 +193,10 @@ class Job(RuleBasedStateMachine):
     def a_process_that_reads_everything_again_decides_the_same(self) -> None:
         again = rebuilt(self.records, self.scored, 1)
         assert (again.complete, again.troubled, again.stale) == (
-            self.buffer.complete, self.buffer.troubled, self.buffer.stale,
-        )  # fmt: skip
+            self.buffer.complete,
+            self.buffer.troubled,
+            self.buffer.stale,
+        )
         assert again.deletable() == self.buffer.deletable()
         assert settlement(again, self.policy, cancelling=self.cancelling) == settlement(
             self.buffer, self.policy, cancelling=self.cancelling
