@@ -43,6 +43,7 @@ class Question:
 class Answer:
     ids: np.ndarray
     logprobs: np.ndarray
+    exact: float
     reward: float
 
 
@@ -73,6 +74,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--allow-negation", action="store_true")
     parser.add_argument("--system", default=None)
     parser.add_argument("--suffix", default="")
+    parser.add_argument("--length-weight", type=float, default=0.0)
+    parser.add_argument("--target-tokens", type=int, default=8)
     parser.add_argument("--normalisation", default="token")
     parser.add_argument("--beta2", type=float, default=0.99)
     parser.add_argument("--prompts", type=int, default=256, help="held-out prompts")
@@ -104,7 +107,7 @@ def run(options: argparse.Namespace, seed: int, tokenizer: Any) -> None:
     autocast = pick_autocast("auto", torch.device("cpu"))
     learner = Learner(model, algorithm=algorithm, sampling=sampling, autocast=autocast, pad_id=2)
     train, held_out = questions(options, seed, tokenizer)
-    sampler = Sampler(model, tokenizer, options.max_tokens, np.random.default_rng(seed))
+    sampler = Sampler(model, tokenizer, options, np.random.default_rng(seed))
 
     before = evaluate(sampler, held_out, options)
     marks = {"evaluate": time.monotonic() - began}
@@ -124,9 +127,9 @@ def run(options: argparse.Namespace, seed: int, tokenizer: Any) -> None:
         report = learner.step([example(i, g, q, a) for i, (g, q, a) in enumerate(batch)], step)
         seconds["train"] += time.monotonic() - at
         sampler.refresh()
-        solved.append(float(np.mean([a.reward for _, _, a in batch])))
+        solved.append(float(np.mean([a.exact for _, _, a in batch])))
         print(
-            f"seed {seed} step {step}: solved {solved[-1]:.2f} loss {report.loss:.3f} gradient {report.gradient_norm:.2f} "
+            f"seed {seed} step {step}: solved {solved[-1]:.2f} loss {report.loss:.3f} norm {report.gradient_norm:.2f} "
             f"importance {report.means.get('importance', 1):.3f} clipped {report.means.get('clipped', 0):.3f} "
             f"tokens {report.trained_tokens} computed {report.computed_tokens}",
             file=sys.stderr,
@@ -173,10 +176,10 @@ def evaluate(sampler: Sampler, held_out: Sequence[Question], options: argparse.N
     result = {}
     for mode in ("sampled",) if options.skip_greedy else ("greedy", "sampled"):
         answers = sampler.answers(held_out, greedy=mode == "greedy")
-        result[mode] = [a.reward for a in answers]
+        result[mode] = [a.exact for a in answers]
         for question, answer in list(zip(held_out, answers, strict=True))[: options.show]:
             text = sampler.tokenizer.decode(answer.ids)
-            print(f"{mode} {question.text[-12:]!r} ({question.answer}) -> {text!r} {answer.reward}", file=sys.stderr)
+            print(f"{mode} {question.text[-12:]!r} ({question.answer}) -> {text!r} {answer.exact}", file=sys.stderr)
     return result
 
 
@@ -200,10 +203,11 @@ class Sampler:
 
     BATCH = 128
 
-    def __init__(self, model: Any, tokenizer: Any, max_tokens: int, random: np.random.Generator) -> None:
+    def __init__(self, model: Any, tokenizer: Any, options: argparse.Namespace, random: np.random.Generator) -> None:
         self.model = model
         self.tokenizer = tokenizer
-        self.max_tokens = max_tokens
+        self.max_tokens = options.max_tokens
+        self.length_weight, self.target_tokens = options.length_weight, options.target_tokens
         self.random = random
         self.engine: Any = None
         self.refresh()
@@ -264,8 +268,9 @@ class Sampler:
 
     def _graded(self, question: Question, ids: list[int], logprobs: list[float]) -> Answer:
         found = last_number(self.tokenizer.decode(ids, skip_special_tokens=True))
-        reward = float(found is not None and equal(found, question.answer))
-        return Answer(np.array(ids), np.array(logprobs, dtype=np.float32), reward)
+        exact = float(found is not None and equal(found, question.answer))
+        reward = exact + self.length_weight * min(1.0, self.target_tokens / len(ids))
+        return Answer(np.array(ids), np.array(logprobs, dtype=np.float32), exact, reward)
 
 
 if __name__ == "__main__":

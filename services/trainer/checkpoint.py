@@ -117,8 +117,10 @@ def set_aside(folder: Path) -> Path:
 
 
 def oldest_kept_step(existing: list[Version], keep: int) -> int:
-    """The step that the oldest of the newest `keep` checkpoints stands at. The initial weights count as step 0: they can
-    always be had again."""
+    """Where the oldest of the newest `keep` checkpoints stands.
+
+    The initial weights, which can always be had again, count as a checkpoint at step 0.
+    """
     newest = sorted(existing, reverse=True)[:keep]
     return newest[-1].step if len(newest) == keep else 0
 

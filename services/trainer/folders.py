@@ -82,9 +82,7 @@ def read_back(folder: Path, entries: Iterable[FileEntry]) -> None:
 def file_entries(folder: Path) -> list[FileEntry]:
     """Every file under `folder`, by name, with size and sha256."""
     files = sorted(p for p in folder.rglob("*") if p.is_file())
-    return [
-        FileEntry(name=p.relative_to(folder).as_posix(), size=p.stat().st_size, sha256=digest_of(p)) for p in files
-    ]
+    return [FileEntry(name=p.relative_to(folder).as_posix(), size=p.stat().st_size, sha256=digest_of(p)) for p in files]
 
 
 def digest_of(path: Path) -> str:

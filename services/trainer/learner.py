@@ -1,6 +1,6 @@
 """One optimizer step: examples in, new weights out. torch, but no bus, no files, no clock.
 
-    advantages -> token weights -> rows -> micro-batches -> (forward, loss, backward) each -> clip -> AdamW
+advantages -> token weights -> rows -> micro-batches -> (forward, loss, backward) each -> clip -> AdamW
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Scorer:
 
         if len(hidden) <= size:
             return chunk(hidden, batch.targets)
-        parts = zip(hidden.split(size), batch.targets.split(size), strict=True)
+        parts = zip(torch.split(hidden, size), torch.split(batch.targets, size), strict=True)
         return torch.cat([checkpoint(chunk, h, t, use_reentrant=False) for h, t in parts])
 
 

@@ -3,7 +3,7 @@
 A *row* is what one line of the model's input holds: a shared prefix and one or more branches behind it.
 
     plain     [prompt answer]                         one example, branch 0 throughout
-    shared    [prompt | answer 1 | answer 2 | ...]    a group whose prompt is computed once; answers do not see each other
+    shared    [prompt | answer 1 | answer 2 | ...]    a group whose prompt is computed once; no answer sees another
 
 Each trained token knows where it is predicted from (`source`: the token before it; for the first token of a branch the
 last one of the prefix), so nothing downstream shifts labels. Rows are laid into rectangles of about one length, at most

@@ -25,7 +25,7 @@ def load_model(folder: Path, *, device: torch.device, dtype: torch.dtype = torch
     from transformers import AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
 
-    disable_progress_bar()
+    disable_progress_bar()  # type: ignore[no-untyped-call]
 
     options = {"dtype": dtype, "local_files_only": True, "trust_remote_code": False}
     try:
@@ -35,7 +35,7 @@ def load_model(folder: Path, *, device: torch.device, dtype: torch.dtype = torch
             model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", **options)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise UnloadableModel(f"{folder}: transformers cannot load the model: {_line(error)}") from error
-    return model.to(device)
+    return torch.nn.Module.to(model, device)
 
 
 def pick_device(wanted: str) -> torch.device:
@@ -56,7 +56,7 @@ def pick_autocast(precision: str, device: torch.device) -> torch.dtype | None:
 
 def cpu_multiplies_bfloat16() -> bool:
     """Whether the CPU has bf16 dot products; in software they are slower than float32."""
-    capabilities = getattr(torch.cpu, "get_capabilities", dict)()
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
@@ -100,7 +100,7 @@ def tied_names(model: Any) -> set[str]:
 
 def weight_bytes(model: Any, dtype: torch.dtype) -> int:
     """How many bytes the parameters take in `dtype`."""
-    return sum(p.numel() for p in model.parameters()) * dtype.itemsize
+    return sum(int(p.numel()) for p in model.parameters()) * dtype.itemsize
 
 
 def _line(error: BaseException) -> str:
