@@ -156,6 +156,7 @@ class Bus(Protocol):
         """Every stored message that matches, in order, without acknowledgements, each exactly once a call, then new
         ones as they come, across broker restarts. `live=False`: ends when it has caught up with what was there when
         it was called. `headers_only`: `data` is empty. A stream that is deleted ends the iteration with `NotFound`.
+        A work queue can be read with `live=False` only (and without `pending`): its messages are for its consumer.
         """
 
     async def consume(self, stream: str, consumer: str, handler: OnStored, *, concurrency: int = 8) -> None:

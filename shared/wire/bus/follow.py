@@ -12,9 +12,10 @@ import itertools
 import secrets
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
-from shared.wire.bus.api import Stored, Unreachable
+from shared.wire.bus.api import BusError, Stored, Unreachable
 from shared.wire.bus.jetstream import NANOSECONDS, JetStream, backoff
 from shared.wire.bus.link import Away, Link
 from shared.wire.bus.pull import Delivery, Pull
@@ -47,8 +48,14 @@ class Follower:
 
     async def from_sequence(self, first: int, live: bool) -> AsyncGenerator[Stored, None]:
         """Every matching message from `first` on; without `live`, up to what is there now."""
-        end = (await self._jetstream.stream_info(self._stream))["state"]["last_seq"]
-        wanted = max(first, 1)
+        info = await self._jetstream.stream_info(self._stream)
+        end, wanted = info["state"]["last_seq"], max(first, 1)
+        if info["config"]["retention"] == "workqueue":  # its only reader is its consumer: the server refuses others
+            if live:
+                raise BusError(f"stream {self._stream} is a work queue: it can be consumed, not followed")
+            async for stored in self._one_by_one(wanted, end):
+                yield stored
+            return
         breaks = 0
         while live or wanted <= end:
             try:
@@ -69,6 +76,15 @@ class Follower:
                     raise
             breaks += 1
             await asyncio.sleep(backoff(breaks - 1))
+
+    async def _one_by_one(self, wanted: int, end: int) -> AsyncGenerator[Stored, None]:
+        while wanted <= end:
+            query = {"seq": wanted, "next_by_subj": self._subject}
+            stored = await self._jetstream.message(self._stream, query)
+            if stored is None or stored.sequence > end:
+                return
+            wanted = stored.sequence + 1
+            yield replace(stored, data=b"") if self._headers_only else stored
 
     async def _create(self, start: dict[str, Any]) -> tuple[str, int]:
         """A reader on the server: its name and how many messages wait for it."""

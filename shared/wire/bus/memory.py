@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
-from shared.wire.bus.api import Ack, Conflict, Drift, Entry, Lock, NotFound, OnStored, Reply, Stored
+from shared.wire.bus.api import Ack, BusError, Conflict, Drift, Entry, Lock, NotFound, OnStored, Reply, Stored
 from shared.wire.bus.drift import differences
 from shared.wire.bus.locks import KeyLock
 from shared.wire.bus.memory_core import MemoryCore
@@ -106,6 +106,8 @@ class MemoryBus:
         self, stream: str, *, subject: str = ">", from_sequence: int = 1, headers_only: bool = False, live: bool = True
     ) -> AsyncIterator[Stored]:
         source = self._broker.stream(stream)
+        if live and source.declaration.retention == "workqueue":
+            raise BusError(f"stream {stream} is a work queue: it can be consumed, not followed")
         next_sequence, end = max(from_sequence, 1), source.last
         while True:
             for message in list(source.after(next_sequence, subject)):

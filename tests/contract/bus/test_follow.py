@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 import pytest
 
-from shared.wire.bus.api import NotFound
+from shared.wire.bus.api import BusError, NotFound
 from shared.wire.topics import Stream
 
 
@@ -125,3 +125,17 @@ async def test_a_slow_reader_gets_everything(buses, job):
             while len(found) < 40:
                 found.append((await anext(reading)).sequence)
         assert found == list(range(1, 41))
+
+
+async def test_a_work_queue_can_be_looked_through_but_not_followed(buses, job):
+    async with buses() as (bus, _):
+        await bus.declare([Stream(job, (f"{job}.>",), retention="workqueue")])
+        for number in range(5):
+            await bus.publish(f"{job}.{number % 2}", b"x", headers={"Tokens": "3"})
+        found = [(s.sequence, s.data) async for s in bus.follow(job, subject=f"{job}.1", live=False)]
+        assert found == [(2, b"x"), (4, b"x")]
+        headers = [(s.data, s.headers["Tokens"]) async for s in bus.follow(job, live=False, headers_only=True)]
+        assert headers == [(b"", "3")] * 5
+        with pytest.raises(BusError, match="work queue"):
+            async for _ in bus.follow(job):
+                pass
