@@ -1,0 +1,28 @@
+"""How the rollout service's parts hang together: one worker with one engine and one store of weights."""
+
+from __future__ import annotations
+
+import httpx
+
+from services.rollout.config import Settings
+from services.rollout.engine import Engine
+from services.rollout.weights import WeightsStore
+from services.rollout.worker import Worker
+from shared.wire import topics
+from shared.wire.service import Service
+
+
+async def serve(service: Service[Settings]) -> None:
+    settings = service.settings
+    await service.bus.declare(topics.SHARED_STREAMS, topics.BUCKETS)
+    cache = settings.cache_dir or settings.data_dir / "rollout-cache" / service.id
+    async with httpx.AsyncClient(trust_env=False, follow_redirects=True) as http:
+        store = WeightsStore(cache.absolute(), http)
+        worker = Worker(service, Engine(settings), store)
+        service.loop(worker.follow_jobs(), "follow jobs")
+        service.loop(worker.report(), "report")
+        try:
+            await worker.run()
+        finally:
+            if settings.cache_dir is None:  # under a name of its own, so that nobody else will use it
+                store.clear()
