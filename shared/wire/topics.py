@@ -97,7 +97,7 @@ def trajectories(job: str, max_bytes: int = -1) -> Stream:
         (f"trajectory.{job}.>",),
         retention="workqueue",
         max_bytes=max_bytes,
-        consumers=(Consumer(REWARD_CONSUMER),),
+        consumers=(Consumer(REWARD_CONSUMER, ack_wait_seconds=8.0),),  # a dead grader costs its samples so long
     )
 
 
