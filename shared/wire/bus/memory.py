@@ -10,10 +10,11 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
-from shared.wire.bus.api import Ack, BusError, Conflict, Drift, Entry, Lock, NotFound, OnStored, Reply, Stored
+from shared.wire.bus.api import Ack, BusError, Drift, Entry, Lock, NotFound, OnStored, Reply, Stored
 from shared.wire.bus.drift import differences
-from shared.wire.bus.locks import KeyLock
+from shared.wire.bus.locks import take
 from shared.wire.bus.memory_core import MemoryCore
 from shared.wire.bus.memory_streams import MemoryBroker, MemoryConsumer, MemoryKeys, MemoryStream
 from shared.wire.bus.subjects import checked
@@ -180,14 +181,10 @@ class MemoryBus:
         return MemoryKeyValue(self._broker, name)
 
     async def try_lock(self, name: str, holder: str) -> Lock | None:
-        await self.declare(buckets=[LOCKS])
-        keys = self.bucket(LOCKS.name)
-        try:
-            revision = await keys.create(name, holder.encode())
-        except Conflict:
-            return None
-        lock = KeyLock(keys, name, holder, revision, LOCKS.ttl_seconds, lambda: self.declare(buckets=[LOCKS]))
-        self._stops.append(lock.release)
+        remake = partial(self.declare, buckets=[LOCKS])
+        lock = await take(self.bucket(LOCKS.name), name, holder, LOCKS.ttl_seconds, remake)
+        if lock is not None:
+            self._stops.append(lock.release)
         return lock
 
     async def sweep_objects(self, job: str, older_than_seconds: float) -> int:

@@ -14,14 +14,14 @@ from contextlib import aclosing
 from functools import partial
 
 from shared.wire.bus import objects
-from shared.wire.bus.api import Ack, Conflict, Lock, NotFound, OnStored, Reply, Stored
+from shared.wire.bus.api import Ack, Lock, NotFound, OnStored, Reply, Stored
 from shared.wire.bus.consume import Consuming
 from shared.wire.bus.declare import bucket_config, declare_consumer, declare_stream, stream_config
 from shared.wire.bus.follow import Follower
 from shared.wire.bus.jetstream import CALL_SECONDS, JetStream, seconds_of, status_of
 from shared.wire.bus.keyvalue import NatsKeyValue
 from shared.wire.bus.link import Away, Link
-from shared.wire.bus.locks import KeyLock
+from shared.wire.bus.locks import KeyLock, take
 from shared.wire.bus.publish import Publisher
 from shared.wire.bus.services import Services
 from shared.wire.bus.subjects import checked
@@ -146,16 +146,9 @@ class NatsBus:
 
     async def try_lock(self, name: str, holder: str) -> Lock | None:
         keys = self._keys(LOCKS.name, LOCKS.ttl_seconds)
-        remake = partial(self.declare, buckets=[LOCKS])
-        try:
-            revision = await keys.create(name, holder.encode())
-        except Conflict:
-            return None
-        except NotFound:  # its bucket sits in memory: a restarted broker has forgotten it
-            await remake()
-            return await self.try_lock(name, holder)
-        lock = KeyLock(keys, name, holder, revision, LOCKS.ttl_seconds, remake)
-        self._locks = [other for other in self._locks if not other.lost] + [lock]
+        lock = await take(keys, name, holder, LOCKS.ttl_seconds, partial(self.declare, buckets=[LOCKS]))
+        if lock is not None:
+            self._locks = [other for other in self._locks if not other.lost] + [lock]
         return lock
 
     async def sweep_objects(self, job: str, older_than_seconds: float) -> int:
