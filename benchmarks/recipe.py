@@ -148,20 +148,19 @@ def questions(options: argparse.Namespace, seed: int, tokenizer: Any) -> tuple[l
     settings = {"min_terms": 2, "max_terms": options.max_terms, "min_digits": 1, "max_digits": options.max_digits}
     settings["allow_negation"] = options.allow_negation
     rows = reasoning_gym.create_dataset("chain_sum", size=8192, seed=seed * 100_000, **settings)
-    distinct: dict[str, Question] = {}
+    made: dict[str, Question] = {}
+    order: list[Question] = []
     for row in rows:
-        if row["question"] not in distinct:
+        if row["question"] not in made:
             messages = [{"role": "user", "content": row["question"] + options.suffix}]
             if options.system is not None:
                 messages.insert(0, {"role": "system", "content": options.system})
             ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
-            distinct[row["question"]] = Question(ids, row["question"], row["answer"])
-    everything = list(distinct.values())
-    held_out = everything[: options.prompts]
-    if len(everything) < len(held_out) + 50:
-        held_out = everything[: len(everything) // 2]
-    rest = everything[len(held_out) :]
-    return [rest[i] for i in np.random.default_rng(seed).permutation(len(rest))], held_out
+            made[row["question"]] = Question(ids, row["question"], row["answer"])
+        order.append(made[row["question"]])
+    held_out = list(made.values())[: min(options.prompts, len(made) // 2)]
+    kept_back = {q.text for q in held_out}
+    return [q for q in order if q.text not in kept_back], held_out
 
 
 def example(number: int, group: int, question: Question, answer: Answer) -> Example:

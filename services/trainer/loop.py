@@ -132,14 +132,15 @@ class Loop:
         redone = self.announced >= self.step  # workers ahead of the trainer keep their weights
         if not redone:
             await self.announce()
-        written = time.monotonic()
-        seconds = {"wait": wait_seconds, "fetch": fetched - began, "train": trained - fetched}
-        seconds["snapshot"] = written - trained
+        seconds = {
+            "wait": wait_seconds,
+            "fetch": fetched - began,
+            "train": trained - fetched,
+            "snapshot": time.monotonic() - trained,
+        }
+        await self.report(report, step_body(report, examples, version=self.version, seconds=seconds, redone=redone))
         if self.step % self.spec.checkpoint.every == 0 or self.step == self.last_step:
             await self.commit()
-        seconds["checkpoint"] = time.monotonic() - written
-        body = step_body(report, examples, version=self.version, seconds=seconds, redone=redone)
-        await self.report(report, body)
 
     @property
     def version(self) -> Version:
@@ -168,7 +169,9 @@ class Loop:
             ledger_sequence=self.ledger.sequence,
             masked=self.masked,
         )
+        began = time.monotonic()
         await self.compute(partial(self.bench.write_checkpoint, self.checkpoints, manifest))
+        self.gauges["checkpoint_seconds"] = time.monotonic() - began
         await self.record(manifest)
 
     async def record(self, manifest: Manifest) -> None:
