@@ -180,8 +180,11 @@ async def _unless_stopped(work: Coroutine[Any, Any, Bus], stopping: asyncio.Even
         await asyncio.wait({working, stop}, return_when=asyncio.FIRST_COMPLETED)
         return working.result() if working.done() else None
     finally:
-        for task in (working, stop):
-            task.cancel()
+        stop.cancel()
+        while not working.done():
+            # Again and again: `asyncio.wait_for` of Python 3.11 swallows a cancellation that comes with its result.
+            working.cancel()
+            await asyncio.wait({working}, timeout=0.1)
         await asyncio.gather(working, stop, return_exceptions=True)
 
 
