@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import statistics
 from collections.abc import Sequence
@@ -17,15 +18,9 @@ def spread(values: Sequence[float]) -> str:
 
 def publish(name: str, title: str, note: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """The table as Markdown; also written to `results/<name>.md`."""
-    lines = [
-        f"### {title}",
-        "",
-        note,
-        "",
-        "| " + " | ".join(header) + " |",
-        "| " + " | ".join("---" for _ in header) + " |",
-    ]
-    lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
+    lines = [f"### {title}", "", note, ""]
+    for row in (header, ["---"] * len(header), *rows):
+        lines.append("| " + " | ".join(str(cell) for cell in row) + " |")
     lines += ["", f"Python {platform.python_version()}, {processor()}."]
     text = "\n".join(lines) + "\n"
     RESULTS.mkdir(exist_ok=True)
@@ -35,14 +30,10 @@ def publish(name: str, title: str, note: str, header: Sequence[str], rows: Seque
 
 def processor() -> str:
     """The processor's name and the number of cores this process may use."""
-    import os
-
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     try:
         info = Path("/proc/cpuinfo").read_text()
     except OSError:
         return f"{platform.processor()}, {cores} cores"
-    name = next(
-        (line.split(":", 1)[1].strip() for line in info.splitlines() if line.startswith("model name")), "unknown"
-    )
-    return f"{name}, {cores} cores"
+    names = [line.split(":", 1)[1].strip() for line in info.splitlines() if line.startswith("model name")]
+    return f"{names[0] if names else platform.machine()}, {cores} cores"
