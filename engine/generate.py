@@ -46,6 +46,10 @@ class BadRequest(ValueError):
     """A request that is refused with 400; the text is the one-line reason."""
 
 
+class WrongSchema(BadRequest):
+    """An unknown name or a wrong type. SGLang answers these with a bare string where others have an object."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """What requests are checked against."""
@@ -72,7 +76,9 @@ def _integer(given: dict[str, Any], name: str, default: int, low: int, high: int
     value = given.get(name)
     if value is None:
         return default
-    if not _is_int(value) or not low <= value <= high:
+    if not _is_int(value):
+        raise WrongSchema(f"{name} must be an integer, got {value!r}.")
+    if not low <= value <= high:
         raise BadRequest(f"{name} must be an integer in [{low}, {high}], got {value!r}.")
     return int(value)
 
@@ -82,7 +88,7 @@ def _number(given: dict[str, Any], name: str, default: float) -> float:
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BadRequest(f"{name} must be a number, got {value!r}.")
+        raise WrongSchema(f"{name} must be a number, got {value!r}.")
     return float(value)
 
 
@@ -91,7 +97,7 @@ def _flag(given: dict[str, Any], name: str, default: bool = False) -> bool:
     if value is None:
         return default
     if not isinstance(value, bool):
-        raise BadRequest(f"{name} must be true or false, got {value!r}.")
+        raise WrongSchema(f"{name} must be true or false, got {value!r}.")
     return value
 
 
@@ -99,7 +105,7 @@ def _strings(given: dict[str, Any], name: str) -> tuple[str, ...]:
     value = given.get(name)
     listed = [] if value is None else [value] if isinstance(value, str) else value
     if not isinstance(listed, list) or not all(isinstance(v, str) for v in listed):
-        raise BadRequest(f"{name} must be a string or a list of strings.")
+        raise WrongSchema(f"{name} must be a string or a list of strings.")
     return tuple(v for v in listed if v)
 
 
@@ -114,13 +120,13 @@ def parse_sampling(given: Any) -> tuple[SamplingParams, int, bool]:
     if given is None:
         given = {}
     if not isinstance(given, dict):
-        raise BadRequest("sampling_params must be an object.")
+        raise WrongSchema("sampling_params must be an object.")
     for name, value in given.items():
         if name in NEUTRAL:
             if value not in NEUTRAL[name]:
                 raise BadRequest(f"sampling parameter {name} is not supported by this engine.")
         elif name not in KNOWN:
-            raise BadRequest(f"Unexpected keyword argument '{name}' in sampling_params.")
+            raise WrongSchema(f"Unexpected keyword argument '{name}' in sampling_params.")
     temperature = _number(given, "temperature", 1.0)
     if not 0 <= temperature < float("inf"):
         raise BadRequest(f"temperature must be a non-negative finite number, got {temperature}.")
@@ -132,7 +138,7 @@ def parse_sampling(given: Any) -> tuple[SamplingParams, int, bool]:
         raise BadRequest("top_k must be -1 (disable) or at least 1, got 0.")
     ids = given.get("stop_token_ids") or []
     if not isinstance(ids, list) or not all(_is_int(i) for i in ids):
-        raise BadRequest("stop_token_ids must be a list of integers.")
+        raise WrongSchema("stop_token_ids must be a list of integers.")
     seed = given.get("sampling_seed")
     if seed is not None and (not _is_int(seed) or not -(2**63) <= seed < 2**63):
         raise BadRequest(f"sampling_seed must be an integer in [-2**63, 2**63 - 1], got {seed!r}.")
@@ -160,7 +166,7 @@ def parse_sampling(given: Any) -> tuple[SamplingParams, int, bool]:
 def parse_generate(body: Any, limits: Limits) -> Batch:
     """The requests that a /generate body asks for, checked. Raises `BadRequest`."""
     if not isinstance(body, dict):
-        raise BadRequest("the body must be a JSON object.")
+        raise WrongSchema("the body must be a JSON object.")
     for name in UNSUPPORTED_FIELDS:
         if body.get(name):
             raise BadRequest(f"{name} is not supported by this engine.")

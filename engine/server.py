@@ -19,7 +19,7 @@ import torch
 
 from engine.answers import Answers, Waiter
 from engine.architecture import Architecture, ModelError, read_architecture
-from engine.generate import BadRequest, Batch, Limits, answer, parse_generate
+from engine.generate import BadRequest, Batch, Limits, WrongSchema, answer, parse_generate
 from engine.http import Call, HttpError, Routes
 from engine.loop import Loop, Report
 from engine.metrics import Metrics
@@ -103,6 +103,9 @@ class Server:
         try:
             batch = parse_generate(body, self._limits)
             waiter = self._answers.open(batch.requests)
+        except WrongSchema as error:
+            await call.reply_json({"error": str(error)}, 400)
+            return
         except BadRequest as error:
             if not streaming:
                 raise HttpError(400, str(error)) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from typing import Any
 
 import pytest
@@ -102,12 +103,29 @@ def test_a_stream_repeats_all_that_came_before(engine: Any, prompt: list[int]) -
 
 @pytest.mark.parametrize(
     "sampling",
-    [{"no_such_parameter": 1}, {"top_p": 0}, {"top_p": 1.5}, {"temperature": -1}, {"top_k": 0}, {"max_new_tokens": -1}],
+    [{"top_p": 0}, {"top_p": 1.5}, {"temperature": -1}, {"top_k": 0}, {"max_new_tokens": -1}],
 )
 def test_a_wrong_sampling_parameter_is_refused(engine: Any, prompt: list[int], sampling: dict[str, Any]) -> None:
     reply = engine.post("/generate", input_ids=prompt, sampling_params=sampling)
     assert reply.status_code == 400
     assert next(iter(sampling)) in reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("sampling", [{"no_such_parameter": 1}, {"max_new_tokens": "many"}, {"top_p": "all"}])
+def test_an_unknown_name_or_a_wrong_type_is_refused_with_a_bare_string(
+    engine: Any, prompt: list[int], sampling: dict[str, Any]
+) -> None:
+    reply = engine.post("/generate", input_ids=prompt, sampling_params=sampling)
+    assert reply.status_code == 400
+    assert isinstance(reply.json()["error"], str)
+
+
+def test_a_stream_that_is_refused_says_so_in_an_event(engine: Any, prompt: list[int]) -> None:
+    reply = engine.post("/generate", input_ids=prompt, sampling_params={"top_p": 7}, stream=True)
+    assert reply.status_code == 200
+    first, last = [line for line in reply.text.splitlines() if line]
+    assert "top_p" in json.loads(first.removeprefix("data: "))["error"]["message"]
+    assert last == "data: [DONE]"
 
 
 def test_an_unknown_field_beside_the_sampling_parameters_is_ignored(engine: Any, prompt: list[int]) -> None:
