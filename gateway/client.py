@@ -187,6 +187,16 @@ class Client:
             if isinstance(item, JobEvent):
                 yield item
 
+    def past_events(self, job: str, *, after: int = 0) -> Iterator[JobEvent]:
+        """The events so far, oldest first."""
+        while True:
+            page = self._get_list(_path(job, "events:past"), {"after": after, "limit": 1000})
+            for fields in page:
+                yield JobEvent(**fields)
+                after = int(fields["id"])
+            if len(page) < 1000:
+                return
+
     def beats(self, job: str, *, after: int = 0) -> Iterator[JobEvent | Heartbeat]:
         """`events`, with a heartbeat in every silence."""
         lines, broken_since = Lines(), None
@@ -240,12 +250,24 @@ class Client:
     # --- the wire ---------------------------------------------------------------------------------------------------
 
     def _json(self, method: str, path: str, *, timeout: float | None = None, **options: Any) -> Json:
+        body = self._answer(method, path, timeout or self._timeout, options)
+        if not isinstance(body, dict):
+            raise refusal(502, {"error": f"{self.url} answered with something that no gateway says"})
+        return body
+
+    def _get_list(self, path: str, params: dict[str, Any]) -> list[Json]:
+        body = self._answer("GET", path, self._timeout, {"params": params})
+        if not isinstance(body, list):
+            raise refusal(502, {"error": f"{self.url} answered with something that no gateway says"})
+        return body
+
+    def _answer(self, method: str, path: str, timeout: float, options: dict[str, Any]) -> Any:
         try:
-            response = self._http.request(method, path, timeout=timeout or self._timeout, **options)
+            response = self._http.request(method, path, timeout=timeout, **options)
         except httpx.TransportError as error:
             raise self._unreachable(error) from error
         body = _body(response)
-        if response.is_error or not isinstance(body, dict):
+        if not response.is_success:
             raise refusal(response.status_code, body)
         return body
 

@@ -87,16 +87,28 @@ def _print_lines(client: Client, progress: Progress, *, as_json: bool) -> None:
 
 def moments(client: Client, progress: Progress) -> Iterator[JobEvent | None]:
     """Every event, already folded into `progress`; None where only time went by. Ends when the job has ended."""
+    last_id = 0
     for item in client.beats(progress.job):
         if isinstance(item, JobEvent):
+            last_id = item.id
             progress.apply(item)
             yield item
         if item is HEARTBEAT or (isinstance(item, JobEvent) and item.event == "state"):
             refresh(client, progress)
-            yield None
             if progress.ended:
+                yield from _rest(client, progress, last_id)
                 return
+            yield None
     progress.state, progress.reason = "deleted", "the job was deleted"
+
+
+def _rest(client: Client, progress: Progress, last_id: int) -> Iterator[JobEvent]:
+    """The events that were told before the job's record said that it has ended."""
+    state, reason = progress.state, progress.reason
+    for event in client.past_events(progress.job, after=last_id):
+        progress.apply(event)
+        yield event
+    progress.state, progress.reason = state, reason
 
 
 def refresh(client: Client, progress: Progress) -> None:

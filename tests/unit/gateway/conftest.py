@@ -45,14 +45,29 @@ class Book:
 
     def issue(self, *groups, n=2):
         for group in groups:
-            self.write("scheduler", m.Issued(
-                epoch=self.epochs["scheduler"], group=group, row=group, row_digest="r", n=n, version_step=0,
-            ))  # fmt: skip
+            self.write(
+                "scheduler",
+                m.Issued(
+                    epoch=self.epochs["scheduler"],
+                    group=group,
+                    row=group,
+                    row_digest="r",
+                    n=n,
+                    version_step=0,
+                ),
+            )
 
     def requeue(self, id, reason="worker silent"):
-        self.write("scheduler", m.Requeued(
-            epoch=self.epochs["scheduler"], sample=id, attempt=m.Attempt(1, 1), reason=reason, worker="w",
-        ))  # fmt: skip
+        self.write(
+            "scheduler",
+            m.Requeued(
+                epoch=self.epochs["scheduler"],
+                sample=id,
+                attempt=m.Attempt(1, 1),
+                reason=reason,
+                worker="w",
+            ),
+        )
 
     def give_up(self, id):
         self.write("scheduler", m.GaveUp(epoch=self.epochs["scheduler"], sample=id, error="boom", attempts=["1.1"]))
@@ -61,21 +76,33 @@ class Book:
         oldest = step - 1 if oldest is None else oldest
         samples = [
             m.BatchedSample(
-                sample=id, attempt=m.Attempt(1, 1), sequence=(sequences or {}).get(id, 1), digest=(digests or {}).get(id, ""),
-                reward=1.0, oldest_step=oldest, tokens=10,
+                sample=id,
+                attempt=m.Attempt(1, 1),
+                sequence=(sequences or {}).get(id, 1),
+                digest=(digests or {}).get(id, ""),
+                reward=1.0,
+                oldest_step=oldest,
+                tokens=10,
             )
             for id in ids
-        ]  # fmt: skip
+        ]
         record = m.Batched(epoch=self.epochs["replay-buffer"], step=step, trainer_epoch=1, samples=samples)
         self.batches.setdefault(step, record)
         return self.write("replay-buffer", record)
 
     def train(self, first, last, digest=None, kept=0):
         covered = [self.batches[step] for step in range(first, last + 1) if step in self.batches]
-        self.write("trainer", m.Trained(
-            epoch=self.epochs["trainer"], first=first, last=last, checkpoint=f"{last}.1", oldest_kept_step=kept,
-            digest=m.batch_digest(covered) if digest is None else digest,
-        ))  # fmt: skip
+        self.write(
+            "trainer",
+            m.Trained(
+                epoch=self.epochs["trainer"],
+                first=first,
+                last=last,
+                checkpoint=f"{last}.1",
+                oldest_kept_step=kept,
+                digest=m.batch_digest(covered) if digest is None else digest,
+            ),
+        )
 
     def retire(self, first, last):
         self.write("replay-buffer", m.Retired(epoch=self.epochs["replay-buffer"], first=first, last=last))
@@ -84,9 +111,14 @@ class Book:
         self.write("replay-buffer", m.Dropped(epoch=self.epochs["replay-buffer"], samples=list(ids), reason=reason))
 
     def die(self, *ids):
-        self.write("replay-buffer", m.Dead(
-            epoch=self.epochs["replay-buffer"], samples=list(ids), errors=["boom"] * len(ids),
-        ))  # fmt: skip
+        self.write(
+            "replay-buffer",
+            m.Dead(
+                epoch=self.epochs["replay-buffer"],
+                samples=list(ids),
+                errors=["boom"] * len(ids),
+            ),
+        )
 
     def end(self, last):
         self.write("scheduler", m.Ending(epoch=self.epochs["scheduler"], last_step=last, reason="solved"))
@@ -106,24 +138,38 @@ def trajectory(id, attempt=1, text="12", version="0.1", sample_class="train"):
     ids = np.array([5, 6, 7], dtype="<i4")
     logprobs = np.array([-0.5, -0.25, -0.25], dtype="<f4").tobytes()
     return m.Trajectory(
-        sample=id, attempt=m.Attempt(1, attempt), sample_class=sample_class, finish_reason="stop", text=text, worker="w1",
+        sample=id,
+        attempt=m.Attempt(1, attempt),
+        sample_class=sample_class,
+        finish_reason="stop",
+        text=text,
+        worker="w1",
         segments=[
             m.Segment(role="prompt", token_ids=ids.tobytes(), mask=bytes(3)),
             m.Segment(
-                role="assistant", token_ids=ids.tobytes(), mask=b"\x01\x01\x01",
-                columns={"raw": logprobs, "behaviour": logprobs}, spans=[m.Span(0, 3, version)],
+                role="assistant",
+                token_ids=ids.tobytes(),
+                mask=b"\x01\x01\x01",
+                columns={"raw": logprobs, "behaviour": logprobs},
+                spans=[m.Span(0, 3, version)],
             ),
         ],
-        sampling=m.Sampling(), started_at=1.0, finished_at=2.5, digests=m.Digests(), row={"question": "5+7?", "answer": "12"},
-    )  # fmt: skip
+        sampling=m.Sampling(),
+        started_at=1.0,
+        finished_at=2.5,
+        digests=m.Digests(),
+        row={"question": "5+7?", "answer": "12"},
+    )
 
 
 async def publish_trajectory(bus, id, **made):
     made = trajectory(id, **made)
     ack = await bus.publish(
-        topics.trajectory_subject(made.key), m.encode(made), headers=m.body_headers(made),
+        topics.trajectory_subject(made.key),
+        m.encode(made),
+        headers=m.body_headers(made),
         message_id=m.message_id(id, made.attempt),
-    )  # fmt: skip
+    )
     return ack.sequence
 
 
@@ -132,9 +178,11 @@ async def publish_scored(bus, id, reward=1.0, **made):
     score = m.Score(components={"right": reward}, weights={"right": 1.0}, total=reward)
     body = m.encode(m.Scored(trajectory=m.encode(made), score=score))
     ack = await bus.publish(
-        topics.scored_subject(made.key), body, headers={**m.body_headers(made), **m.score_headers(score, body)},
+        topics.scored_subject(made.key),
+        body,
+        headers={**m.body_headers(made), **m.score_headers(score, body)},
         message_id=m.message_id(id, made.attempt),
-    )  # fmt: skip
+    )
     return ack.sequence
 
 

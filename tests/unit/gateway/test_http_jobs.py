@@ -242,9 +242,13 @@ def test_a_job_moves_between_states_only_where_it_can(over_http, make):
         await create_job(bus, make.job_record())
         at = f"/v1/jobs/{make.JOB}"
         steps = [
-            ("pause", 202, "pausing"), ("pause", 202, "pausing"), ("resume", 202, "running"), ("resume", 202, "running"),
-            ("cancel", 202, "cancelling"), ("cancel", 202, "cancelling"),
-        ]  # fmt: skip
+            ("pause", 202, "pausing"),
+            ("pause", 202, "pausing"),
+            ("resume", 202, "running"),
+            ("resume", 202, "running"),
+            ("cancel", 202, "cancelling"),
+            ("cancel", 202, "cancelling"),
+        ]
         for action, status, state in steps:
             reply = await http.post(f"{at}/{action}")
             assert (reply.status_code, reply.json()["state"]) == (status, state)
@@ -343,7 +347,12 @@ def test_readiness_and_metrics_tell_who_is_alive(over_http, make):
     async def scenario(http, bus, gateway):
         await create_job(bus, make.job_record())
         presence = m.Presence(
-            service="rollout", id="rollout-1", host="h", pid=1, started_at=0.0, gauges={"slots_free": 3.0, "odd-name": 1.0}
+            service="rollout",
+            id="rollout-1",
+            host="h",
+            pid=1,
+            started_at=0.0,
+            gauges={"slots_free": 3.0, "odd-name": 1.0},
         )
         gateway.roster.hear(m.encode(presence))
         gateway.roster.hear(b"\xc1")
