@@ -1,1 +1,1 @@
-"""What more than one service must agree on: `wire` (messages and transport), `job` (the job file), `policy` (model folders)."""
+"""What several services must agree on: `wire` (messages, transport), `job` (the job file), `policy` (model folders)."""

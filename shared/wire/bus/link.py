@@ -83,8 +83,10 @@ class Link:
                 log.warning("waiting for NATS at %s; is it running? `slipstream up` starts it%s", url, link._why())
             connecting.result()
         except BaseException:
-            connecting.cancel()
-            await asyncio.gather(connecting, return_exceptions=True)
+            while not connecting.done():
+                # Again and again: `asyncio.wait_for` of Python 3.11 swallows a cancellation that comes with its result.
+                connecting.cancel()
+                await asyncio.wait({connecting}, timeout=0.1)
             raise
         link._inbox = link._client.new_inbox()
         await link.subscribe(f"{link._inbox}.*", link._on_answer)
