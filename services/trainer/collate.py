@@ -15,7 +15,8 @@ from services.trainer.packing import Row
 class MicroBatch:
     """B rows padded on the right to length T, and the K trained tokens of all rows, flattened.
 
-    attention_mask  None when no row is padded or shared; bool [B, T] for plain rows; bool [B, 1, T, T] for shared ones
+    attention_mask  None for plain rows: a causal model never looks at the padding behind a token, and padding that is
+                    masked out of everything, itself included, is NaN in some kernels. bool [B, 1, T, T] for shared rows
     sources         int64 [K], into the B * T positions
     """
 
@@ -37,7 +38,7 @@ def collate(rows: Sequence[Row], *, pad_id: int, dtype: torch.dtype, device: tor
     """`dtype` is that of the loss arithmetic: float32, or float64 where a test wants it."""
     length = max(len(row.token_ids) for row in rows)
     ids = np.full((len(rows), length), pad_id, dtype=np.int64)
-    positions = np.zeros((len(rows), length), dtype=np.int64)
+    positions = np.tile(np.arange(length, dtype=np.int64), (len(rows), 1))
     branches = np.full((len(rows), length), -1, dtype=np.int64)
     for b, row in enumerate(rows):
         end = len(row.token_ids)
@@ -60,11 +61,9 @@ def collate(rows: Sequence[Row], *, pad_id: int, dtype: torch.dtype, device: tor
 
 
 def _mask(branches: torch.Tensor) -> torch.Tensor | None:
-    """What sees what: earlier tokens of the shared part and of one's own branch; padding (-1) only sees itself."""
-    if not (branches != 0).any():
-        return None
+    """What sees what: earlier tokens of the shared part and of one's own branch; padding (-1) only other padding."""
     if not (branches > 0).any():
-        return branches == 0
+        return None
     length = branches.shape[1]
     query, key = branches[:, :, None], branches[:, None, :]
     earlier = torch.ones(length, length, dtype=torch.bool, device=branches.device).tril()
