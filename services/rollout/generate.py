@@ -13,15 +13,26 @@ import msgspec
 import numpy as np
 
 from services.rollout.answer import Answer
-from shared.wire.messages import Lease, Segment, Trajectory, array
+from shared.wire.messages import Lease, Sampling, Segment, Trajectory, array
 
+MASK_TOP_K = 4096  # an engine reports what top-p and top-k kept only for so many tokens
 STREAM_INTERVAL = 16  # tokens between two signs of progress; each repeats the whole answer so far
 
 
-def cuts(lease: Lease) -> bool:
+def cuts(sampling: Sampling) -> bool:
     """Whether top-p or top-k leave tokens out, so that the engine draws from a renormalised distribution."""
-    sampling = lease.sampling
     return sampling.temperature > 0 and (sampling.top_p < 1.0 or sampling.top_k > 0)
+
+
+def drawn_as(sampling: Sampling) -> Sampling:
+    """`sampling` as the engine can do it and report it: where something is cut, top-k is at most 4096.
+
+    Behind the 4096 likeliest tokens top-p leaves next to nothing; what is left out is left out of `behaviour` too, and
+    the trajectory says how it was drawn.
+    """
+    if cuts(sampling) and not 0 < sampling.top_k <= MASK_TOP_K:
+        return msgspec.structs.replace(sampling, top_k=MASK_TOP_K)
+    return sampling
 
 
 def prompt_ids(lease: Lease) -> list[int]:
@@ -31,7 +42,7 @@ def prompt_ids(lease: Lease) -> list[int]:
 
 def request(lease: Lease, rid: str) -> dict[str, Any]:
     """The body of POST /generate."""
-    sampling = lease.sampling
+    sampling = drawn_as(lease.sampling)
     parameters: dict[str, Any] = {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
@@ -51,7 +62,7 @@ def request(lease: Lease, rid: str) -> dict[str, Any]:
         "return_logprob": True,
         "stream": True,
     }
-    return body | {"return_sampling_mask": True} if cuts(lease) else body
+    return body | {"return_sampling_mask": True} if cuts(sampling) else body
 
 
 def trajectory(lease: Lease, answer: Answer, *, worker: str, started_at: float, finished_at: float) -> Trajectory:
@@ -74,7 +85,7 @@ def trajectory(lease: Lease, answer: Answer, *, worker: str, started_at: float, 
         policy=lease.policy,
         adapter=lease.adapter,
         segments=[*given, drawn],
-        sampling=lease.sampling,
+        sampling=drawn_as(lease.sampling),
         finish_reason=answer.finish_reason,
         text=answer.text,
         worker=worker,
