@@ -254,7 +254,7 @@ def book():
     return Book()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make():
     """The hand-made things above, by name."""
 
