@@ -115,16 +115,17 @@ def _change(before: dict[str, Any], after: dict[str, Any], value: str, error: st
 
 
 def next_commands(job: str, job_file: Path, model: Path | None) -> list[str]:
-    file = shlex.quote(os.path.relpath(job_file))
-    lines = [
-        "try next:",
-        "  slipstream up                          the stack again, with all that this run left in it",
-        f"  slipstream samples {job}   read the answers and their rewards",
-        f"  slipstream audit {job}     the ledger's balance",
-        f"  slipstream submit {file} --wait   another run of the same job file",
+    """What a person might want to do now. Pure but for the folder that paths are shown from."""
+    tried = [
+        ("slipstream up", "the stack again, with all that this run left in it; then, beside it:"),
+        (f"slipstream samples {job}", "read the answers and their rewards"),
+        (f"slipstream sample {job}/0/0", "one sample's whole life"),
+        (f"slipstream audit {job}", "the ledger's balance"),
+        (f"slipstream submit {shlex.quote(os.path.relpath(job_file))} --wait", "another run of the same job file"),
     ]
+    width = max(len(command) for command, _ in tried)
+    lines = ["try next:", *(f"  {command:<{width}}  {what}" for command, what in tried)]
     if model is not None:
-        lines.append(
-            f"  .venv/bin/python -c 'import transformers as t; t.AutoModelForCausalLM.from_pretrained(\"{model}\")'"
-        )
+        load = f"from transformers import AutoModelForCausalLM as M; print(M.from_pretrained({str(model)!r}))"
+        lines.append(f'  {os.path.relpath(sys.executable)} -c "{load}"')
     return lines
