@@ -8,6 +8,8 @@ import re
 import signal
 import subprocess
 import sys
+import threading
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,27 +29,51 @@ def running_stack(home: Path, port: int | None) -> Iterator[str]:
         start_new_session=True,  # Ctrl-C reaches the demo, which then ends the stack in order
         preexec_fn=_die_with_parent if sys.platform == "linux" else None,
     )  # fmt: skip
+    said = _Said(process)
     try:
-        yield _address(process)
+        yield said.address()
     finally:
         process.terminate()
         try:
-            process.communicate(timeout=DOWN_SECONDS)
+            process.wait(DOWN_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.communicate()
+            process.wait()
+        said.close()
 
 
-def _address(process: subprocess.Popen[str]) -> str:
-    said: list[str] = []
-    assert process.stdout is not None
-    for line in process.stdout:
-        said.append(line.strip())
-        found = re.search(r"up at (https?://\S+?);", line)
-        if found is not None:
-            return found[1]
-    text = said[-1].removeprefix("slipstream: ") if said else "the stack ended without a word"
-    raise StackFailed(text, process.wait())
+class _Said:
+    """What the stack says, read all the time so that it never waits for a reader."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self._lines: deque[str] = deque(maxlen=20)
+        self._url = ""
+        self._known = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.append(line.strip())
+            found = re.search(r"up at (https?://[^\s;]+)", line)
+            if found is not None:
+                self._url = found[1]
+                self._known.set()
+        self._known.set()
+
+    def address(self) -> str:
+        self._known.wait()
+        if not self._url:
+            text = self._lines[-1].removeprefix("slipstream: ") if self._lines else "it ended without a word"
+            raise StackFailed(text, self._process.wait())
+        return self._url
+
+    def close(self) -> None:
+        self._reader.join(2)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
 
 
 def _die_with_parent() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -115,17 +116,25 @@ def _change(before: dict[str, Any], after: dict[str, Any], value: str, error: st
 
 
 def next_commands(job: str, job_file: Path, model: Path | None) -> list[str]:
-    """What a person might want to do now. Pure but for the folder that paths are shown from."""
+    """What a person might want to do now, as it can be typed here."""
+    slipstream = _typed("slipstream")
     tried = [
-        ("slipstream up", "the stack again, with all that this run left in it; then, beside it:"),
-        (f"slipstream samples {job}", "read the answers and their rewards"),
-        (f"slipstream sample {job}/0/0", "one sample's whole life"),
-        (f"slipstream audit {job}", "the ledger's balance"),
-        (f"slipstream submit {shlex.quote(os.path.relpath(job_file))} --wait", "another run of the same job file"),
+        (f"{slipstream} up", "the stack again, with all that this run left in it; then, beside it:"),
+        (f"{slipstream} samples {job}", "read the answers and their rewards"),
+        (f"{slipstream} sample {job}/0/0", "one sample's whole life"),
+        (f"{slipstream} audit {job}", "the ledger's balance"),
+        (f"{slipstream} submit {shlex.quote(os.path.relpath(job_file))} --wait", "another run of the same job file"),
     ]
     width = max(len(command) for command, _ in tried)
     lines = ["try next:", *(f"  {command:<{width}}  {what}" for command, what in tried)]
     if model is not None:
         load = f"from transformers import AutoModelForCausalLM as M; print(M.from_pretrained({str(model)!r}))"
-        lines.append(f'  {os.path.relpath(sys.executable)} -c "{load}"')
+        lines.append(f'  {_typed("python")} -c "{load}"')
     return lines
+
+
+def _typed(program: str) -> str:
+    """The program's name where the shell finds ours, else the path to it from here."""
+    ours = Path(sys.executable).parent / program
+    found = shutil.which(program)
+    return program if found is not None and Path(found) == ours else os.path.relpath(ours)

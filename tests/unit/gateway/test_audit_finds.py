@@ -63,7 +63,9 @@ def test_no_record_can_be_there_twice_unseen(whole):
 def test_any_order_of_honest_work_balances_at_every_moment(make, data):
     """Groups are issued, batched, dropped and trained as chance has it; in no moment is a sample nowhere or twice."""
     book, waiting, batched, step, trained, group = make.Book(), [], [], 0, 0, 0
-    for action in data.draw(st.lists(st.sampled_from(["issue", "batch", "drop", "train", "requeue", "die"]), max_size=40)):
+    for action in data.draw(
+        st.lists(st.sampled_from(["issue", "batch", "drop", "train", "requeue", "die"]), max_size=40)
+    ):
         if action == "issue":
             book.issue(group)
             waiting.append(group)
