@@ -118,8 +118,11 @@ async def supervise_jobs(
     """
     newest: dict[str, JobRecord] = {}
     tasks: dict[str, asyncio.Task[None]] = {}
+    ending: dict[str, asyncio.Task[None]] = {}
 
-    async def keep(id: str) -> None:
+    async def keep(id: str, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait({before})
         delay = FIRST_BACKOFF_SECONDS
         while True:
             began = time.monotonic()
@@ -135,18 +138,21 @@ async def supervise_jobs(
 
     try:
         async for record in watch_jobs(service.bus):
-            wanted = record.state in states
-            newest[record.id] = record
-            if wanted and record.id not in tasks:
-                tasks[record.id] = asyncio.create_task(keep(record.id), name=f"job {record.id}")
-            elif not wanted and record.id in tasks:
-                await _end(tasks.pop(record.id))
+            id, wanted = record.id, record.state in states
+            newest[id] = record
+            if wanted and id not in tasks:
+                tasks[id] = asyncio.create_task(keep(id, ending.get(id)), name=f"job {id}")
+            elif not wanted and id in tasks:
+                tasks[id].cancel()
+                ending[id] = tasks.pop(id)  # may take its time to end: the other jobs do not wait for it
             if record.state == DELETED:
-                del newest[record.id]
+                del newest[id]
+            ending = {id: task for id, task in ending.items() if not task.done()}
     finally:
-        for task in tasks.values():
+        left = [*tasks.values(), *ending.values()]
+        for task in left:
             task.cancel()
-        await asyncio.gather(*tasks.values(), return_exceptions=True)
+        await asyncio.gather(*left, return_exceptions=True)
 
 
 async def hold_role(

@@ -27,6 +27,7 @@ from shared.wire.topics import ledger, ledger_subject
 Apply = Callable[[int, LedgerRecord], None]
 Decide = Callable[[], LedgerRecord | None]
 CREATION_SECONDS = 30.0
+FEW_RECORDS = 8  # a reader on the server costs about as much as so many requests
 
 
 class Fenced(BusError):
@@ -120,7 +121,7 @@ class Ledger:
         async for stored in self._bus.follow(self._stream, from_sequence=self.sequence + 1):
             async with self._lock:
                 if stored.sequence > self.sequence:
-                    self._take(stored.sequence, read_record(self._job, stored), stored.sequence)
+                    self._take(stored.sequence, read_record(self._job, stored))
             self._check_fence()
 
     async def wait_changed(self, timeout_seconds: float | None = None) -> None:
@@ -133,9 +134,9 @@ class Ledger:
         if 0 < self.epoch < self._role_epoch:
             raise Fenced(f"{self._role} of {self._job}: epoch {self.epoch} is fenced by epoch {self._role_epoch}")
 
-    def _take(self, sequence: int, record: LedgerRecord, read: int) -> None:
-        if read != self.sequence + 1:
-            raise LedgerBroken(f"ledger of {self._job}: sequence {self.sequence + 1} is missing (found {read})")
+    def _take(self, sequence: int, record: LedgerRecord) -> None:
+        if sequence != self.sequence + 1:
+            raise LedgerBroken(f"ledger of {self._job}: sequence {self.sequence + 1} is missing (found {sequence})")
         self.sequence = sequence
         if isinstance(record, EpochOpened) and record.role == self._role:
             self._role_epoch = max(self._role_epoch, record.epoch)
@@ -145,13 +146,22 @@ class Ledger:
     async def _catch_up(self, message_id: str = "") -> int | None:
         """Apply everything that the server has; the sequence of the record with `message_id`, if it came by."""
         found = None
-        if await self._bus.last_sequence(self._stream) <= self.sequence:
-            return None
-        async for stored in self._bus.follow(self._stream, from_sequence=self.sequence + 1, live=False):
-            self._take(stored.sequence, read_record(self._job, stored), stored.sequence)
+        async for stored in self._after(await self._bus.last_sequence(self._stream)):
+            self._take(stored.sequence, read_record(self._job, stored))
             if message_id and stored.headers.get("Nats-Msg-Id") == message_id:
                 found = stored.sequence
         return found
+
+    async def _after(self, last: int) -> AsyncIterator[Stored]:
+        """What stands in the ledger between the last record read and `last`; a few are fetched one by one."""
+        missing = range(self.sequence + 1, last + 1)
+        if len(missing) > FEW_RECORDS:
+            async for stored in self._bus.follow(self._stream, from_sequence=missing.start, live=False):
+                yield stored
+        else:
+            for found in await self._bus.get_many(self._stream, missing):
+                if found is not None:
+                    yield found
 
     async def _write(self, record: LedgerRecord, epoch: int) -> int | None:
         """Store `record` right after what was read and apply it; None when others came first (they are read now)."""
@@ -168,5 +178,5 @@ class Ledger:
             )
         except Conflict:
             return await self._catch_up(message_id)
-        self._take(ack.sequence, record, ack.sequence)
+        self._take(ack.sequence, record)
         return ack.sequence

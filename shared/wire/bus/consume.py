@@ -11,9 +11,10 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from shared.wire.bus.api import OnStored, Stored, Unreachable
-from shared.wire.bus.jetstream import NANOSECONDS, JetStream, backoff
+from shared.wire.bus.jetstream import FOR_EVER, NANOSECONDS, JetStream, backoff
 from shared.wire.bus.link import Away, Link
 from shared.wire.bus.pull import Delivery, Pull
 
@@ -47,7 +48,7 @@ class Consuming:
 
     async def run(self) -> None:
         """Until cancelled, or `NotFound`."""
-        info = await self._jetstream.consumer_info(self._stream, self._consumer)
+        info = await self._info()
         every = info["config"].get("ack_wait", 30 * NANOSECONDS) / NANOSECONDS / 3
         in_progress = asyncio.create_task(self._keep_in_progress(every), name=f"in progress {self._stream}")
         breaks = 0
@@ -57,13 +58,14 @@ class Consuming:
                 await self._pull()
                 breaks = 0 if asyncio.get_running_loop().time() - began > 5 else breaks + 1
                 await asyncio.sleep(backoff(breaks))
-                try:
-                    await self._jetstream.consumer_info(self._stream, self._consumer)
-                except Unreachable as error:
-                    log.warning("%s", error)
+                await self._info()
         finally:
             in_progress.cancel()
             await self._give_back()
+
+    async def _info(self) -> dict[str, Any]:
+        """Whether the consumer is still there, and how it is made; waits for the server as long as it takes."""
+        return await self._jetstream.consumer_info(self._stream, self._consumer, patience_seconds=FOR_EVER)
 
     async def _pull(self) -> None:
         """Pull and handle until the pull breaks."""

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from shared.wire.bus.api import BusError, Stored, Unreachable
-from shared.wire.bus.jetstream import NANOSECONDS, JetStream, backoff
+from shared.wire.bus.jetstream import FOR_EVER, NANOSECONDS, PATIENCE_SECONDS, JetStream, backoff
 from shared.wire.bus.link import Away, Link
 from shared.wire.bus.pull import Delivery, Pull
 
@@ -37,7 +37,7 @@ class Follower:
     async def newest_per_subject(self) -> AsyncGenerator[Stored, None]:
         """The last message of each matching subject, as they stand now; again from the start after a break."""
         for attempt in itertools.count():
-            name, pending = await self._create({"deliver_policy": "last_per_subject"})
+            name, pending = await self._create({"deliver_policy": "last_per_subject"}, PATIENCE_SECONDS)
             async with aclosing(self._hand_out(name, live=False)) as deliveries:
                 async for delivery in deliveries:
                     yield delivery.stored
@@ -48,7 +48,8 @@ class Follower:
 
     async def from_sequence(self, first: int, live: bool) -> AsyncGenerator[Stored, None]:
         """Every matching message from `first` on; without `live`, up to what is there now."""
-        info = await self._jetstream.stream_info(self._stream)
+        patience = FOR_EVER if live else PATIENCE_SECONDS
+        info = await self._jetstream.stream_info(self._stream, patience_seconds=patience)
         end, wanted = info["state"]["last_seq"], max(first, 1)
         if info["config"]["retention"] == "workqueue":  # its only reader is its consumer: the server refuses others
             if live:
@@ -58,22 +59,19 @@ class Follower:
             return
         breaks = 0
         while live or wanted <= end:
-            try:
-                name, pending = await self._create({"deliver_policy": "by_start_sequence", "opt_start_seq": wanted})
-                if not live and pending == 0:
-                    return
-                async with aclosing(self._hand_out(name, live)) as deliveries:
-                    async for delivery in deliveries:
-                        stored = delivery.stored
-                        if not live and stored.sequence > end:
-                            return
-                        wanted, breaks = stored.sequence + 1, 0
-                        yield stored
-                        if not live and stored.pending == 0:
-                            return
-            except Unreachable:
-                if not live:
-                    raise
+            start = {"deliver_policy": "by_start_sequence", "opt_start_seq": wanted}
+            name, pending = await self._create(start, patience)
+            if not live and pending == 0:
+                return
+            async with aclosing(self._hand_out(name, live)) as deliveries:
+                async for delivery in deliveries:
+                    stored = delivery.stored
+                    if not live and stored.sequence > end:
+                        return
+                    wanted, breaks = stored.sequence + 1, 0
+                    yield stored
+                    if not live and stored.pending == 0:
+                        return
             breaks += 1
             await asyncio.sleep(backoff(breaks - 1))
 
@@ -86,7 +84,7 @@ class Follower:
             wanted = stored.sequence + 1
             yield replace(stored, data=b"") if self._headers_only else stored
 
-    async def _create(self, start: dict[str, Any]) -> tuple[str, int]:
+    async def _create(self, start: dict[str, Any], patience_seconds: float) -> tuple[str, int]:
         """A reader on the server: its name and how many messages wait for it."""
         name = f"follow-{secrets.token_hex(8)}"
         config: dict[str, Any] = {
@@ -104,7 +102,8 @@ class Follower:
             config["filter_subject"] = self._subject
             subject += f".{self._subject}"
         body = {"stream_name": self._stream, "config": config}
-        reply = await self._jetstream.ask(subject, body, f"reading stream {self._stream}")
+        what = f"reading stream {self._stream}"
+        reply = await self._jetstream.ask(subject, body, what, patience_seconds=patience_seconds)
         return name, int(reply.get("num_pending", 0))
 
     async def _hand_out(self, name: str, live: bool) -> AsyncGenerator[Delivery, None]:

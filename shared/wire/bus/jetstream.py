@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import math
 import random
 from datetime import datetime
 from typing import Any
@@ -20,6 +21,7 @@ from shared.wire.bus.link import Away, Link
 
 CALL_SECONDS = 5.0
 PATIENCE_SECONDS = 60.0
+FOR_EVER = math.inf
 NANOSECONDS = 1_000_000_000
 
 NOT_FOUND = {10014, 10037, 10059}  # consumer, message, stream
@@ -82,11 +84,15 @@ class JetStream:
             raise error_of(what, reply["error"])
         return reply
 
-    async def stream_info(self, stream: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        return await self.ask(f"STREAM.INFO.{stream}", body, f"stream {stream}")
+    async def stream_info(self, stream: str, *, patience_seconds: float = PATIENCE_SECONDS) -> dict[str, Any]:
+        what = f"stream {stream}"
+        return await self.ask(f"STREAM.INFO.{stream}", None, what, patience_seconds=patience_seconds)
 
-    async def consumer_info(self, stream: str, consumer: str) -> dict[str, Any]:
-        return await self.ask(f"CONSUMER.INFO.{stream}.{consumer}", None, f"consumer {consumer} of stream {stream}")
+    async def consumer_info(
+        self, stream: str, consumer: str, *, patience_seconds: float = PATIENCE_SECONDS
+    ) -> dict[str, Any]:
+        what = f"consumer {consumer} of stream {stream}"
+        return await self.ask(f"CONSUMER.INFO.{stream}.{consumer}", None, what, patience_seconds=patience_seconds)
 
     async def stream_names(self, subject: str = "") -> list[str]:
         """All streams, or those that take `subject`."""

@@ -42,8 +42,9 @@ class Away(Exception):
 class Link:
     """A connection with its watchdog and its table of awaited answers."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
+    def __init__(self, url: str, quiet: bool) -> None:
+        self.url = f"nats://{url.rpartition('://')[2].rpartition('@')[2]}"  # as it is shown: without a password
+        self._level = logging.DEBUG if quiet else logging.WARNING
         self.returned = Signal()  # notified after each reconnect
         self.returns = 0
         self._client = Client()
@@ -56,9 +57,12 @@ class Link:
         self._last_error = ""
 
     @classmethod
-    async def open(cls, url: str, name: str) -> Link:
-        """Connect, however long it takes for a server to be there; says every few seconds what it waits for."""
-        link = cls(url)
+    async def open(cls, url: str, name: str, *, quiet: bool = False) -> Link:
+        """Connect, however long it takes for a server to be there; says every few seconds what it waits for.
+
+        `quiet`: leaves it to another link to the same server to say what happens.
+        """
+        link = cls(url, quiet)
         connecting = asyncio.create_task(
             link._client.connect(
                 url,
@@ -80,7 +84,7 @@ class Link:
             patience = 1.0
             while not (await asyncio.wait({connecting}, timeout=patience))[0]:
                 patience = SAY_SECONDS
-                log.warning("waiting for NATS at %s; is it running? `slipstream up` starts it%s", url, link._why())
+                log.warning("waiting for NATS at %s; is it running? `slipstream up` starts it%s", link.url, link._why())
             connecting.result()
         except BaseException:
             while not connecting.done():
@@ -196,7 +200,7 @@ class Link:
             await asyncio.sleep(WATCH_SECONDS)
             silent = self._client._pings_outstanding >= 2
             if silent and suspected:  # twice, with time to read between: the process itself may have been stalled
-                log.warning("NATS at %s does not answer, connecting anew", self.url)
+                log.log(self._level, "NATS at %s does not answer, connecting anew", self.url)
                 self._abort()
             suspected = silent and not suspected
 
@@ -213,10 +217,10 @@ class Link:
     async def _on_disconnected(self) -> None:
         self._fail_awaited("the connection broke")
         if not self._closing:
-            log.warning("lost NATS at %s, connecting again", self.url)
+            log.log(self._level, "lost NATS at %s, connecting again", self.url)
 
     async def _on_reconnected(self) -> None:
-        log.info("back on NATS at %s", self.url)
+        log.log(self._level, "back on NATS at %s", self.url)
         self._last_error = ""
         self.returns += 1
         self.returned.notify()

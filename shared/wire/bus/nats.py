@@ -48,7 +48,7 @@ class NatsBus:
         """Waits for the server to come up, saying so; cancel it to give up."""
         data = await Link.open(url, name)
         try:
-            return cls(data, await Link.open(url, f"{name} control"))
+            return cls(data, await Link.open(url, f"{name} control", quiet=True))
         except BaseException:
             await data.close()
             raise
