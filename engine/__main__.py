@@ -8,10 +8,17 @@ Prints `listening on http://HOST:PORT` to stdout when it serves. Ends with its p
 code 2 when it cannot start.
 """
 
+import os
+import sys
+
 from engine.settings import parse
 
 if __name__ == "__main__":
     settings = parse()
     from engine.process import run
 
-    raise SystemExit(run(settings))
+    code = run(settings)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    # The interpreter's own ending waits for a step under way and takes torch apart: seconds for nothing.
+    os._exit(code)

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -26,7 +26,12 @@ from engine.slots import Slots
 from engine.weights import Weights
 
 T = TypeVar("T")
+ENDING = "the engine is ending"
 Report = list[tuple[Request, int]]
+
+
+class Ended(RuntimeError):
+    """The decode thread runs no more; the text says why."""
 
 
 @dataclass
@@ -53,6 +58,20 @@ class Counters:
     step_seconds: float = 0.0
 
 
+@dataclass
+class _Call(Generic[T]):
+    """A function to be run in the decode thread, and where its result goes."""
+
+    function: Callable[[], T]
+    future: Future[T]
+
+    def run(self) -> None:
+        try:
+            self.future.set_result(self.function())
+        except Exception as error:  # handed to whoever waits
+            self.future.set_exception(error)
+
+
 class Loop:
     """Owns the slots. Public methods without a leading comment may be called from any thread."""
 
@@ -67,10 +86,10 @@ class Loop:
         self._held: deque[Request] = deque()  # arrived behind a swap that waits for what came before
         self._swap: Swap | None = None
         self._deliver, self._failing = deliver, failing
-        self._calls: deque[Callable[[], None]] = deque()
+        self._calls: deque[_Call[Any]] = deque()
         self._wake = threading.Condition()
         self._stopping = False
-        self._failed = ""
+        self._ended = ""
         self._thread = threading.Thread(target=self._run, name="decode", daemon=True)
 
     # --- from any thread ------------------------------------------------------------------------------------------
@@ -88,25 +107,15 @@ class Loop:
         self.call(halt)
         self._thread.join(timeout_seconds)
 
-    @property
-    def alive(self) -> bool:
-        return self._thread.is_alive()
-
     def call(self, function: Callable[[], T]) -> Future[T]:
         """Runs `function` in the decode thread between two steps."""
         future: Future[T] = Future()
 
-        def run() -> None:
-            try:
-                future.set_result(function())
-            except Exception as error:  # handed to whoever waits
-                future.set_exception(error)
-
         with self._wake:
-            if self._failed:
-                future.set_exception(RuntimeError(self._failed))
+            if self._ended:
+                future.set_exception(Ended(self._ended))
                 return future
-            self._calls.append(run)
+            self._calls.append(_Call(function, future))
             self._wake.notify()
         return future
 
@@ -194,22 +203,26 @@ class Loop:
                     self._admit()
                     if self.slots.count:
                         self._step()
+            self._end(ENDING)
         except Exception as error:  # nobody joins this thread: the server and its clients must learn of its end
             logging.debug("decode loop", exc_info=True)
-            with self._wake:
-                self._failed = f"the decode loop failed: {type(error).__name__}: {error}"
-                calls, self._calls = list(self._calls), deque()
-            self._fail_all(calls)
-            self._failing(self._failed)
+            self._end(f"the decode loop failed: {type(error).__name__}: {error}")
+            self._failing(self._ended)
 
-    def _fail_all(self, calls: list[Callable[[], None]]) -> None:
+    def _end(self, reason: str) -> None:
+        """Refuses what is still to be called, ends every request."""
+        with self._wake:
+            self._ended = reason
+            calls, self._calls = self._calls, deque()
         report: Report = []
         for request in (*self.slots.requests(), *self.waiting, *self._held):
-            request.finish = aborted(self._failed, 500, "InternalServerError")
-            report.append((request, len(request.output_ids)))
+            request.finish = aborted(reason, 500, "InternalServerError")
+            report.append(self._finish(request))
         self._deliver(report)
-        for run in calls:
-            run()
+        if self._swap is not None:
+            self._swap.done.set_exception(Ended(reason))
+        for call in calls:
+            call.future.set_exception(Ended(reason))
 
     def _idle(self) -> bool:
         return self._swap is None and (self.paused or not (self.waiting or self.slots.count))
@@ -219,8 +232,8 @@ class Loop:
             while not self._calls and self._idle():
                 self._wake.wait()
             calls, self._calls = self._calls, deque()
-        for run in calls:
-            run()
+        for call in calls:
+            call.run()
 
     def _swap_if_due(self) -> None:
         swap = self._swap

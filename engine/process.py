@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import ctypes
 import logging
-import os
 import signal
 import socket
 import sys
@@ -122,7 +121,7 @@ async def _serve(
     server = Server(settings, slots, text, dtype)
     app = Application(server.routes(), settings.max_body_mib * 2**20)
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=GRACE_SECONDS,
+        app, log_level="critical", access_log=False, lifespan="off", timeout_graceful_shutdown=GRACE_SECONDS,
         timeout_keep_alive=60,
     )  # fmt: skip
     http = _Http(config)
@@ -143,7 +142,4 @@ async def _serve(
     await asyncio.to_thread(server.loop.stop, GRACE_SECONDS / 2)
     http.should_exit = True
     await asyncio.wait([serving], timeout=GRACE_SECONDS + 0.5)
-    if server.loop.alive or not serving.done():
-        # A long step cannot be interrupted, and must not hold up the end.
-        os._exit(1 if failure else 0)
     return 1 if failure else 0

@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import torch
@@ -21,7 +23,7 @@ from engine.answers import Answers, Waiter
 from engine.architecture import Architecture, ModelError, read_architecture
 from engine.generate import BadRequest, Batch, Limits, WrongSchema, answer, parse_generate
 from engine.http import Call, HttpError, Routes
-from engine.loop import Loop, Report
+from engine.loop import Ended, Loop, Report
 from engine.metrics import Metrics
 from engine.requests import Request
 from engine.settings import Settings
@@ -29,6 +31,7 @@ from engine.slots import Slots
 from engine.text import Text
 from engine.weights import Weights, load_weights
 
+T = TypeVar("T")
 PAUSE_MODES = ("abort", "retract", "in_place")
 UPDATED = "Succeeded to update model weights."
 NOT_FLUSHED = (
@@ -127,7 +130,7 @@ class Server:
                 self.loop.call(lambda: self.loop.drop(left))
 
     async def _serve(self, call: Call, batch: Batch, waiter: Waiter) -> None:
-        await asyncio.wrap_future(self.loop.submit(batch.requests))
+        await self._result(self.loop.submit(batch.requests))
         if not batch.stream:
             await waiter.done()
             found = [self._answer(request) for request in batch.requests]
@@ -180,8 +183,14 @@ class Server:
         else:
             await call.reply(b"Flush cache failed: requests are running or waiting.\n", 400)
 
-    async def _do(self, function: Any) -> Any:
-        return await asyncio.wrap_future(self.loop.call(function))
+    async def _do(self, function: Callable[[], T]) -> T:
+        return await self._result(self.loop.call(function))
+
+    async def _result(self, future: Future[T]) -> T:
+        try:
+            return await asyncio.wrap_future(future)
+        except Ended as error:
+            raise HttpError(503, str(error)) from None
 
     # --- weights ----------------------------------------------------------------------------------------------------
 
@@ -223,7 +232,7 @@ class Server:
             weights = await asyncio.to_thread(self._read, path)
         except ModelError as error:
             return False, f"Failed to update weights: {error}."
-        flushed = await asyncio.wrap_future(self.loop.swap(weights, version, flush=flush))
+        flushed = await self._result(self.loop.swap(weights, version, flush=flush))
         if flush and not flushed:
             return False, NOT_FLUSHED
         self._model_path = str(path)
