@@ -100,7 +100,8 @@ class Lock(Protocol):
     name: str
 
     @property
-    def lost(self) -> bool: ...
+    def lost(self) -> bool:
+        """Whether somebody else was seen to hold it. A broker that is away says nothing about that."""
 
     async def release(self) -> None: ...
 

@@ -1,7 +1,7 @@
 """Locks over a key-value bucket whose keys expire: create to take, update by revision to keep, delete to release.
 
-A lock saves work and decides nothing: its holder may be late to learn that it is lost. What must not happen twice is
-guarded by the ledger's compare-and-set.
+A lock saves work and decides nothing: its holder may be late to learn that it is lost, and while the broker is away it
+goes on. What must not happen twice is guarded by the ledger's compare-and-set.
 
 The bucket sits in memory. A restarted broker has forgotten it and counts revisions from 1 again, so a holder looks
 whose value stands there before it renews: by revision alone it could renew somebody else's lock.
@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
-import time
 from collections.abc import Awaitable, Callable
 
 from shared.wire.bus.api import BusError, Conflict, KeyValue, NotFound
+
+log = logging.getLogger(__name__)
 
 
 async def take(
@@ -23,12 +25,11 @@ async def take(
 ) -> KeyLock | None:
     """The lock, if it is free. `remake` declares the bucket again, where the broker has forgotten it."""
     value = f"{holder} {secrets.token_hex(8)}".encode()
-    asked = time.monotonic()
     try:
         revision = await _create(keys, name, value, remake)
     except Conflict:
         return None
-    return KeyLock(keys, name, value, revision, ttl_seconds, asked, remake)
+    return KeyLock(keys, name, value, revision, ttl_seconds, remake)
 
 
 async def _create(keys: KeyValue, name: str, value: bytes, remake: Callable[[], Awaitable[None]]) -> int:
@@ -49,7 +50,6 @@ class KeyLock:
         value: bytes,
         revision: int,
         ttl_seconds: float,
-        taken_at: float,
         remake: Callable[[], Awaitable[None]],
     ) -> None:
         self.name = name
@@ -58,17 +58,12 @@ class KeyLock:
         self._revision = revision
         self._ttl_seconds = ttl_seconds
         self._remake = remake
-        self._lost = False
-        self._valid_until = taken_at + ttl_seconds
+        self.lost = False
         self._renewing = asyncio.create_task(self._renew(), name=f"lock {name}")
-
-    @property
-    def lost(self) -> bool:
-        return self._lost or time.monotonic() > self._valid_until
 
     async def release(self) -> None:
         """Give it back at once, so that nobody waits for its time to run out."""
-        held, self._lost = not self.lost, True
+        held, self.lost = not self.lost, True
         self._renewing.cancel()
         with contextlib.suppress(asyncio.CancelledError, BusError):
             await self._renewing
@@ -79,15 +74,12 @@ class KeyLock:
     async def _renew(self) -> None:
         while not self.lost:
             await asyncio.sleep(self._ttl_seconds / 3)
-            asked = time.monotonic()
             try:
                 self._revision = await self._renewed()
-            except Conflict:
-                break
-            except BusError:
-                continue  # `lost` follows by the clock
-            self._valid_until = asked + self._ttl_seconds
-        self._lost = True
+            except Conflict:  # somebody else has it
+                self.lost = True
+            except BusError as error:  # away: nobody else can take it there either, or we learn it when it is back
+                log.debug("lock %s not renewed: %s", self.name, error)
 
     async def _renewed(self) -> int:
         try:

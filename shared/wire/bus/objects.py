@@ -39,18 +39,15 @@ async def put(store: Put, subject: str, data: bytes) -> str:
     sha256 = pointer.split()[0]
     job = job_of(subject)
     chunks = [data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES)]
+    storing = [
+        asyncio.ensure_future(store(chunk_subject(job, sha256, number), chunk)) for number, chunk in enumerate(chunks)
+    ]
     try:
-        async with asyncio.TaskGroup() as tasks:
-            for number, chunk in enumerate(chunks):
-                tasks.create_task(_store(store, chunk_subject(job, sha256, number), chunk))
-    except* BusError as group:
-        error = group.exceptions[0]
-        raise error if isinstance(error, BusError) else BusError(str(error)) from None
+        await asyncio.gather(*storing)
+    finally:
+        for task in storing:
+            task.cancel()
     return pointer
-
-
-async def _store(store: Put, subject: str, chunk: bytes) -> None:
-    await store(subject, chunk)
 
 
 async def whole(read: Read, stored: Stored) -> Stored:

@@ -54,6 +54,7 @@ class Pull:
         self._subscription: Subscription | None = None
         self._returns = link.returns
         self._heard = 0.0
+        self._suspected = False
 
     async def __aenter__(self) -> Pull:
         self._subscription = await self._link.subscribe(self._inbox, self._on_message)
@@ -94,8 +95,9 @@ class Pull:
         patience = HEARTBEAT_SECONDS if timeout_seconds is None else min(timeout_seconds, HEARTBEAT_SECONDS)
         await self.arrived.wait(patience)
         silent = self.outstanding > 0 and now() - self._heard > SILENCE_SECONDS
-        if silent or self._link.returns != self._returns:
+        if (silent and self._suspected) or self._link.returns != self._returns:
             self.broken = True
+        self._suspected = silent  # believed at the second look: this process may have been stalled itself
 
     async def _on_message(self, message: Msg) -> None:
         self._heard = asyncio.get_running_loop().time()

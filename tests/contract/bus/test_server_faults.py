@@ -295,6 +295,20 @@ async def test_a_held_lock_is_made_again_by_its_holder_when_the_broker_forgot_it
         await lock.release()
 
 
+async def test_a_lock_is_not_lost_while_the_broker_is_away(nats_server):
+    server = nats_server()
+    async with connected(server) as bus:
+        lock = await bus.try_lock("scheduler.j", "one")
+        assert lock is not None
+        await crash(server, LOCKS.ttl_seconds + 1)
+        deadline = time.monotonic() + LOCKS.ttl_seconds
+        while await held_by(bus, "scheduler.j") is None:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.05)
+        assert not lock.lost
+        await lock.release()
+
+
 async def held_by(bus, name):
     try:
         return await bus.bucket(LOCKS.name).get(name)

@@ -216,3 +216,11 @@ async def test_a_bad_subject_is_an_error_at_once(buses, subject):
     async with buses() as (bus, _):
         with pytest.raises(BusError):
             await bus.publish(subject, b"x")
+
+
+async def test_a_body_that_finds_no_room_is_refused_whole(buses, job):
+    async with buses() as (bus, _):
+        await bus.declare(job_streams(job, max_bytes=1_200_000))
+        with pytest.raises(StreamFull):
+            await bus.publish(f"scored.{job}.0.0", b"x" * 3_000_000)
+        assert await bus.last_sequence(f"scored-{job}") == 0
