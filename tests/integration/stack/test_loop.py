@@ -106,13 +106,8 @@ def test_a_supervised_job_stops_at_its_solve_rate_and_an_rl_job_starts_from_it(s
     sft = {"kind": "sft", "steps": 400, "groups_per_step": 16, "learning_rate": 3e-3, "stop_at": {"solve_rate": 0.02}}
     data = {"reasoning_gym": "spell_backward", "settings": {"min_word_len": 3, "max_word_len": 3}, "template": "raw"}
     right = [{"name": "right", "kind": "exact"}]
-    warm = submit(
-        name="warm",
-        algorithm=sft,
-        data=data,
-        reward=right,
-        evaluation={"prompts": 32, "every": 50, "modes": ["sampled"]},
-    )
+    rounds = {"prompts": 32, "every": 50, "modes": ["sampled"]}
+    warm = submit(name="warm", algorithm=sft, data=data, reward=right, evaluation=rounds)
     stack.finish(warm, 240)
     assert len(stack.client.metrics(warm)["steps"]) < 400
     after = submit(name="after", model="job:warm", data=data, reward=right)
