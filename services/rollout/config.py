@@ -20,6 +20,9 @@ class Settings(CommonSettings):
     engine_command: str = Field(default="", description="What starts the engine, in place of the usual command.")
     engine_arguments: str = Field(default="", description="Options put after those that the job decides.")
     engine_start_seconds: float = Field(default=300.0, gt=0, description="How long an engine may take to be ready.")
+    engine_silent_seconds: float = Field(
+        default=40.0, gt=0, description="An engine that answers nothing so long is dead."
+    )
     engine_idle_seconds: float = Field(
         default=60.0, gt=0, description="An engine without a job for so long is stopped."
     )

@@ -86,7 +86,7 @@ class Engine:
     async def _restart(self, folder: Path, version: str, flags: Flags) -> None:
         settings = self._settings
         await self.stop()
-        self._process = EngineProcess()
+        self._process = EngineProcess(silent_seconds=settings.engine_silent_seconds)
         self.starts += 1
         if settings.engine_url:
             await self._process.adopt(settings.engine_url, within_seconds=settings.engine_start_seconds)

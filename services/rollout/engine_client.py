@@ -58,10 +58,10 @@ class EngineClient:
 
     # --- what it is -----------------------------------------------------------------------------------------------
 
-    async def ready(self) -> bool:
+    async def ready(self, within_seconds: float = CONTROL_SECONDS) -> bool:
         """Whether the engine serves now."""
         try:
-            return (await self._http.get("/ready")).status_code == 200
+            return (await self._http.get("/ready", timeout=within_seconds)).status_code == 200
         except httpx.HTTPError:
             return False
 

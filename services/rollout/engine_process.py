@@ -15,6 +15,7 @@ import re
 import signal
 import socket
 import sys
+import time
 from collections import deque
 from collections.abc import Sequence
 
@@ -25,7 +26,7 @@ log = logging.getLogger("rollout")
 LISTENING = re.compile(r"listening on (http://\S+)")
 PR_SET_PDEATHSIG = 1
 READY_POLL_SECONDS = 0.05
-WATCH_SECONDS, WATCH_FAILURES = 3.0, 4
+WATCH_SECONDS = 1.0
 STOP_SECONDS = 2.5
 LAST_LINES = 5
 
@@ -47,7 +48,8 @@ def die_with_parent() -> None:
 class EngineProcess:
     """`client` speaks to it once `start` or `adopt` has returned."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, silent_seconds: float) -> None:
+        self._silent_seconds = silent_seconds
         self.client: EngineClient | None = None
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._child: asyncio.subprocess.Process | None = None
@@ -163,11 +165,12 @@ class EngineProcess:
     async def _watch(self) -> None:
         """Takes an engine that does not answer for dead, however alive its process looks."""
         assert self.client is not None
-        failures = 0
-        while failures < WATCH_FAILURES:
+        answered = time.monotonic()
+        while (silent := time.monotonic() - answered) < self._silent_seconds:
             await asyncio.sleep(WATCH_SECONDS)
-            failures = 0 if await self.client.ready() else failures + 1
-        self._end(f"the engine at {self.client.url} has stopped answering")
+            if await self.client.ready(within_seconds=self._silent_seconds):
+                answered = time.monotonic()
+        self._end(f"the engine at {self.client.url} has answered nothing for {silent:.0f} s")
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> None:

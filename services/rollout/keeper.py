@@ -57,6 +57,7 @@ class VersionKeeper:
         self.job, self.gate = job, asyncio.Lock()
         self.proved = ""
         self.loading = ""
+        self.failed = False  # nothing has been proved since something went wrong
         self._bus, self._engine, self._store, self._book = bus, engine, store, book
         self._on_proved, self._on_death, self._notice = on_proved, on_death, notice
         self._announced: Weights | None = None
@@ -104,6 +105,7 @@ class VersionKeeper:
                 await self._pause(reason)
 
     async def _pause(self, trouble: str) -> None:
+        self.failed = True
         delay = self._backoff.failed(time.monotonic())
         log.error("%s; again in %g s", trouble, delay)
         await self._notice(trouble)
@@ -144,7 +146,7 @@ class VersionKeeper:
                 self.job, flags=flags_of(terms), shape=shape, folder=folder, version=version,
                 in_flight=bool(self._book.held),
             )  # fmt: skip
-            self.proved = version
+            self.proved, self.failed = version, False
         self.loading = ""
         self._on_proved()
         await asyncio.to_thread(self._store.prune, self.job, {version, str(announced.version)})

@@ -38,14 +38,15 @@ class JobSession:
         notice: Callable[[str], Awaitable[None]],
     ) -> None:  # fmt: skip
         self.job, self.book = job, LeaseBook()
-        self.last_work = self.began = time.monotonic()
+        self._opened = self._last_work = time.monotonic()
+        self._began: float | None = None
         self._bus, self._engine, self._worker, self._slots, self._meters = bus, engine, worker, slots, meters
         self._leaving = self._draining = False
         self._last = LastAsk()
         self._wake = asyncio.Event()
         self._attempts: Attempts | None = None
         self.keeper = VersionKeeper(
-            job, bus=bus, engine=engine, store=store, book=self.book, on_proved=self._wake.set,
+            job, bus=bus, engine=engine, store=store, book=self.book, on_proved=self._on_proved,
             on_death=lambda _: self._fail_attempts(), notice=notice,
         )  # fmt: skip
 
@@ -94,6 +95,21 @@ class JobSession:
             return 0
         return max(0, self._slots - len(self.book.held))
 
+    def stayed_and_idle(self, now: float) -> tuple[float, float]:
+        """Seconds with the job, and seconds without work, since its engine was ready: a start is no stay.
+
+        An engine that cannot be had must not hold the worker, so after a failure the wait for it counts.
+        """
+        if self._began is None and not self.keeper.failed:
+            return 0.0, 0.0
+        began = self._opened if self._began is None else self._began
+        return now - began, now - max(began, self._last_work)
+
+    def _on_proved(self) -> None:
+        if self._began is None:
+            self._began = time.monotonic()
+        self._wake.set()
+
     def _on_end(self) -> None:
         self.keeper.look_again()
         if self._last.eager or self._leaving:
@@ -109,7 +125,7 @@ class JobSession:
             self._wake.clear()
             self._last = await self._ask()
             if self.book.held or self._last.waiting:
-                self.last_work = time.monotonic()
+                self._last_work = time.monotonic()
             if self._leaving and not self.book.held:
                 tries -= 1
                 if (self.book.empty and self._last.answered) or tries <= 0:

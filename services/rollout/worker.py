@@ -117,7 +117,7 @@ class Worker:
         if not others:
             return False
         now, switch = time.monotonic(), self._engine.switch_seconds
-        stayed, idle = now - session.began, now - session.last_work
+        stayed, idle = session.stayed_and_idle(now)
         quantum = self._settings.quantum_seconds
         if not leaves(stayed=stayed, idle=idle, quantum=quantum, switch=switch, offers=[Offer("any", 1)]):
             return False

@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import itertools
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -136,15 +135,20 @@ class PlayedScheduler:
         revoked, self.revoked = self.revoked, []
         return encode(msgspec.structs.replace(self.terms, leases=granted, revoked=revoked, waiting=len(self.queue)))
 
-    async def announce(self, folder: Path, model: str, version: Version, data_dir: Path) -> Path:
-        """Put `model` as `version` and announce it, as trainer and weight-broadcast would."""
+    async def announce(
+        self, folder: Path, model: str, version: Version, data_dir: Path, *, flip: bool = False,
+        empty_weights: bool = False,
+    ) -> Path:  # fmt: skip
+        """Put `model` as `version` and announce it, as trainer and weight-broadcast would. `flip`: with one byte that
+        is not as announced; `empty_weights`: with a weights file that nothing can load."""
         place = folder / "snapshots" / self.job / str(version)
         place.mkdir(parents=True, exist_ok=True)
         entries = []
         for path in sorted(resolve_model(model, data_dir).path.iterdir()):
             if path.is_file():
-                shutil.copyfile(path, place / path.name)
-                content = path.read_bytes()
+                content = b"" if empty_weights and path.suffix == ".safetensors" else path.read_bytes()
+                turned = content[:-1] + bytes([content[-1] ^ 1]) if flip and content else content
+                (place / path.name).write_bytes(turned)
                 entries.append(FileEntry(name=path.name, size=len(content), sha256=hashlib.sha256(content).hexdigest()))
         (place.parent / f"{version}.json").write_bytes(msgspec.json.encode(entries))
         announced = Weights(
