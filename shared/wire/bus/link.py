@@ -189,20 +189,28 @@ class Link:
             if answer.done() and not answer.cancelled():
                 answer.exception()  # seen, even when `send` failed first
 
+    def _writer(self) -> Any:
+        return getattr(self._client._transport, "_io_writer", None)
+
     def _abort(self) -> None:
-        writer = getattr(self._client._transport, "_io_writer", None)
+        writer = self._writer()
         if writer is not None:
             writer.transport.abort()
 
     async def _watch(self) -> None:
         suspected = False
+        connected: Any = None  # the socket of the last established connection; one still being tried has its own limit
         while True:
             await asyncio.sleep(WATCH_SECONDS)
-            silent = self._client._pings_outstanding >= 2
+            if self._client.is_connected:
+                connected = self._writer()
+            silent = self._client._pings_outstanding >= 2 and connected is not None
             if silent and suspected:  # twice, with time to read between: the process itself may have been stalled
-                log.log(self._level, "NATS at %s does not answer, connecting anew", self.url)
-                self._abort()
-            suspected = silent and not suspected
+                if connected is self._writer():
+                    log.log(self._level, "NATS at %s does not answer, connecting anew", self.url)
+                    self._abort()
+                connected, silent = None, False
+            suspected = silent
 
     async def _on_answer(self, message: Msg) -> None:
         answer = self._awaited.get(message.subject[len(self._inbox) + 1 :])
