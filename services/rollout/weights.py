@@ -24,7 +24,6 @@ from services.rollout.errors import WeightsError
 from shared.wire.messages import FileEntry, Version, Weights
 
 log = logging.getLogger("rollout")
-CHUNK_BYTES = 1024 * 1024
 DOWNLOAD_SECONDS = 30.0  # without a byte
 ROUNDS = 3
 
@@ -120,8 +119,8 @@ class WeightsStore:
         async with self._http.stream("GET", url, headers=headers, timeout=DOWNLOAD_SECONDS) as response:
             response.raise_for_status()
             with path.open("ab" if response.status_code == 206 else "wb") as out:
-                async for chunk in response.aiter_bytes(CHUNK_BYTES):
-                    await asyncio.to_thread(out.write, chunk)
+                async for chunk in response.aiter_raw():  # as it comes: what has come is kept when the rest does not
+                    out.write(chunk)
 
 
 def read_if_there(path: Path) -> bytes | None:
