@@ -41,7 +41,8 @@ def _message(detail: ErrorDetails, place: tuple[int | str, ...]) -> str:
         return f"must be {KINDS[kind]}, not {shown(found)}"
     if kind in BOUNDS:
         word, key = BOUNDS[kind]
-        return f"must be {word} {limits[key]:g}, not {shown(found)}"
+        bound = limits[key]
+        return f"must be {word} {int(bound) if bound == int(bound) else bound}, not {shown(found)}"
     if kind == "literal_error":
         choices = _choices(place)
         near = difflib.get_close_matches(str(found), choices, n=1)
@@ -53,7 +54,7 @@ def _message(detail: ErrorDetails, place: tuple[int | str, ...]) -> str:
     if kind in ("too_long", "string_too_long"):
         return f"is too long: at most {limits['max_length']} {'characters' if isinstance(found, str) else 'entries'}"
     if kind == "string_pattern_mismatch":
-        return f"must match {limits['pattern']}, not {shown(found)} ({_description(place)})"
+        return f"{shown(found)} is no valid {place[-1]}, which matches {limits['pattern']} ({_description(place)})"
     return f"{detail['msg'].lower()}, not {shown(found)}"
 
 

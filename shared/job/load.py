@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from shared.job.complaints import complaint
+from shared.job.complaints import complaint, shown
 from shared.job.rules import broken_rules
 from shared.job.spec import JobSpec
 from shared.job.yaml_text import MAX_BYTES, BadYaml, read_yaml
@@ -38,8 +38,7 @@ def load_job(source: str | bytes | Mapping[str, Any]) -> JobSpec:
         except BadYaml as error:
             raise BadJob([Problem(path="", message=str(error))]) from error
     if not isinstance(source, Mapping):
-        found = "nothing" if source is None else f"{type(source).__name__}"
-        raise BadJob([Problem(path="", message=f"a job file is a section of `key: value` lines, not {found}")])
+        raise BadJob([Problem(path="", message=f"a job file is a section of `key: value` lines, not {shown(source)}")])
     try:
         spec = JobSpec.model_validate(dict(source))
     except ValidationError as error:

@@ -17,6 +17,7 @@ from shared.policy.files import write_json
 from shared.policy.weights import write_safetensors
 
 HIDDEN, MLP, LAYERS, HEADS, KV_HEADS, CONTEXT = 128, 320, 4, 4, 2, 256
+ROPE_THETA = 500.0  # the slowest rotary pair turns about half a circle over the context
 SPECIAL = ("<|pad|>", "<|start|>", "<|end|>")
 PAD, START, END = range(3)
 VOCABULARY = len(SPECIAL) + 256
@@ -56,8 +57,8 @@ def _config(model_type: str, architecture: str) -> dict[str, Any]:
         "num_key_value_heads": KV_HEADS,
         "max_position_embeddings": CONTEXT,
         "rms_norm_eps": 1e-5,
-        "rope_theta": 10000.0,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+        "rope_theta": ROPE_THETA,
+        "rope_parameters": {"rope_type": "default", "rope_theta": ROPE_THETA},
         "hidden_act": "silu",
         "tie_word_embeddings": True,
         "bos_token_id": START,
@@ -88,15 +89,23 @@ def _shapes(qkv_bias: bool) -> dict[str, tuple[int, ...]]:
 
 
 def _draw(shapes: dict[str, tuple[int, ...]], seed: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Norms 1; matrices with the deviation that keeps a signal's size; what adds to the residual stream less so."""
+    """Norms 1; matrices with the deviation that keeps a signal's size; what adds to the residual stream a little less.
+
+    The embedding is ten times as large as usual: it is also the output layer, and with less a warm start takes twice
+    the steps.
+    """
     random = np.random.default_rng(seed)
     for name, shape in shapes.items():
         if name.endswith("norm.weight"):
             yield name, np.ones(shape, dtype=np.float32)
             continue
-        deviation = 0.02 if name.endswith(("bias", "embed_tokens.weight")) else 1 / math.sqrt(shape[-1])
+        deviation = 1 / math.sqrt(shape[-1])
+        if name.endswith("embed_tokens.weight"):
+            deviation = 0.2
+        elif name.endswith("bias"):
+            deviation = 0.02
         if name.endswith(("o_proj.weight", "down_proj.weight")):
-            deviation /= math.sqrt(2 * LAYERS)
+            deviation /= math.sqrt(LAYERS / 2)
         yield name, (random.standard_normal(shape) * deviation).astype(np.float32)
 
 

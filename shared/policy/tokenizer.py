@@ -45,6 +45,7 @@ class Tokenizer:
         self.eos_ids = tuple(sorted({*eos_ids, *([] if own_eos is None else [own_eos])}))
         if not self.eos_ids:
             raise ModelError(f"{folder} names no end token (eos_token_id in generation_config.json or config.json)")
+        self.end_id = self.eos_ids[0] if own_eos is None else own_eos  # what a taught answer ends with
         added = self._marked.get_added_tokens_decoder().values()
         self._special = sorted((token.content for token in added if token.special), key=len, reverse=True)
         source = read_template(folder, settings)
