@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -80,10 +81,13 @@ class JobGrader:
                 break
             values[component.spec.name] = outcome.value
             self._sources[component.spec.name] = outcome.source
+        worth = total(values, self._weights)
+        if not error and not math.isfinite(worth):
+            error = f"the weighted sum of the components is {worth}, which is no finite number"
         return Score(
             components=values,
             weights=self._weights,
-            total=0.0 if error else total(values, self._weights),
+            total=0.0 if error else worth,
             valid=not error,
             error=error,
             code_digest=code_digest(self.components, self._sources),

@@ -106,7 +106,8 @@ class EngineProcess:
             if task.get_name() == "engine watch":
                 task.cancel()
         if self._child is not None:
-            self._signal(signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):
+                self._child.terminate()  # it ends its own helpers in its own order
             try:
                 async with asyncio.timeout(STOP_SECONDS):
                     await self._child.wait()
