@@ -39,7 +39,6 @@ async def delete_everything(bus: Bus, job: str, data_dir: Path, holder: str) -> 
     try:
         for stream in job_streams(job):
             await bus.delete_stream(stream.name)
-        await bus.sweep_objects(job, 0.0)
         for name, subject in (
             (SNAPSHOTS.name, snapshot_subject(job)),
             (WEIGHTS.name, weights_subject(job)),

@@ -130,11 +130,11 @@ def per_prompt(graded: Answers, figure: str) -> dict[int, float]:
     return {prompt: sum(each) / len(each) for prompt, each in values.items()}
 
 
-def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """The mean and its standard error; 0 where there is too little to say."""
+def mean_and_error(values: Sequence[float]) -> tuple[float | None, float | None]:
+    """The mean and its standard error: None for nothing at all, which is not the same as 0; 0 for the error of one."""
     n = len(values)
     if not n:
-        return 0.0, 0.0
+        return None, None
     mean = sum(values) / n
     if n < 2:
         return mean, 0.0

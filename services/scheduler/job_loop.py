@@ -78,8 +78,8 @@ class JobLoop:
         try:
             state, ledger = await self._open(spec)
             await self._live(state, ledger)
-        except (DataError, ModelError) as error:
-            await self.fail(str(error))
+        except* (DataError, ModelError) as errors:
+            await self._fail(first_line(errors))
 
     # --- begin ------------------------------------------------------------------------------------------------------
 
@@ -185,7 +185,7 @@ class JobLoop:
 
     # --- end --------------------------------------------------------------------------------------------------------
 
-    async def fail(self, reason: str) -> None:
+    async def _fail(self, reason: str) -> None:
         """The job cannot go on; one line says why."""
 
         def failed(record: JobRecord) -> JobRecord | None:
@@ -196,3 +196,10 @@ class JobLoop:
         log.error("job %s failed: %s", self.record.id, reason)
         await change_job(self.service.bus, self.record.id, failed)
         await self.service.event(self.record.id, "state", {"state": "failed", "reason": reason})
+
+
+def first_line(errors: BaseException) -> str:
+    """What the first of these errors says."""
+    while isinstance(errors, BaseExceptionGroup):
+        errors = errors.exceptions[0]
+    return str(errors)

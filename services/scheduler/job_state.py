@@ -26,8 +26,6 @@ from services.scheduler.work import Work
 from shared.job.spec import JobSpec
 from shared.wire.messages import SampleKey
 
-CHANGED_DATA = "row {row} is not what it was when group {group} was issued: the data set was changed under the job"
-
 
 @dataclass(frozen=True)
 class Material:
@@ -116,7 +114,10 @@ class JobState:
             issued = self.view.open[key.group]
             row = self.material.dataset.source.row(issued.row)
             if row.digest != issued.row_digest:
-                raise DataError(f"{row.where}: " + CHANGED_DATA.format(row=issued.row, group=key.group))
+                raise DataError(
+                    f"{row.where} is not what it was when group {key.group} was issued: "
+                    "the data set was changed under the job"
+                )
             self.rows[key.group] = row
         return row
 

@@ -27,6 +27,7 @@ from shared.wire.service import Service
 from shared.wire.topics import event_subject
 
 log = logging.getLogger(__name__)
+SWEEP_SECONDS = 600.0
 VERSION_PATIENCE_SECONDS = 30.0  # how long an open round waits for a version that nobody offers any more
 
 
@@ -44,7 +45,7 @@ class Steering:
     ) -> None:
         self._service, self._ledger, self._state, self._desk = service, ledger, state, desk
         self._news, self._newest = news, newest
-        self._looked_at = time.monotonic()
+        self._looked_at = self._swept_at = time.monotonic()
 
     async def run(self) -> None:
         """Until the job has ended."""
@@ -125,11 +126,15 @@ class Steering:
             log.info("job %s ends at step %d: %s", state.job, state.last_step, "" if last is None else last.reason)
 
     async def _look_again(self) -> None:
-        """Now and then: is what was reported finished really there?"""
+        """Now and then: is what was reported finished really there, and are there large bodies nobody points to?"""
         seconds = self._state.spec.limits.lease_seconds
-        if time.monotonic() - self._looked_at > seconds:
-            self._looked_at = time.monotonic()
+        now = time.monotonic()
+        if now - self._looked_at > seconds:
+            self._looked_at = now
             await self._desk.look_again(seconds)
+        if now - self._swept_at > SWEEP_SECONDS:
+            self._swept_at = now
+            await self._service.bus.sweep_objects(self._state.job, max(SWEEP_SECONDS, 4 * seconds))
 
     async def _change(self, to: str, reason: str) -> None:
         """The state that the job has come to by itself."""

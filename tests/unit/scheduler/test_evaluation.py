@@ -43,7 +43,13 @@ def test_prompts_are_the_unit_of_the_standard_error() -> None:
     body = summary(Round(3, 4, "sampled", prompts=2, samples=2), V1, answers, ["", ""])
     assert (body["solve_rate"], body["reward_mean"]) == (0.75, 0.5)
     assert body["solve_rate_stderr"] == pytest.approx(sqrt(((1 - 0.75) ** 2 + (0.5 - 0.75) ** 2) / 2))
-    assert (body["round"], body["version_step"], body["mode"], body["prompts"], body["samples"]) == (3, 4, "sampled", 2, 4)
+    assert (body["round"], body["version_step"], body["mode"], body["prompts"], body["samples"]) == (
+        3,
+        4,
+        "sampled",
+        2,
+        4,
+    )
     assert body["components"] == {"exact": 0.75}
     assert body["solved"] == [1.0, 0.5]
     assert (body["ungraded"], body["missing"], body["parts"]) == (0, 0, {})
@@ -69,8 +75,8 @@ def test_solved_is_a_first_component_of_exactly_one() -> None:
     assert not answer(Score(valid=False, error="no grader"), "exact").valid
 
 
-def test_of_nothing_there_is_no_error() -> None:
-    assert mean_and_error([]) == (0.0, 0.0)
+def test_of_nothing_there_is_no_mean_and_of_one_no_error() -> None:
+    assert mean_and_error([]) == (None, None)
     assert mean_and_error([0.5]) == (0.5, 0.0)
 
 

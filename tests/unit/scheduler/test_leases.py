@@ -81,7 +81,9 @@ def test_reports_of_an_earlier_attempt_are_counted_and_change_nothing(table) -> 
     newer = table.grant(KEY, "v", 20.0)
     old = Attempt(2, 1)
     report = table.report(
-        ask("w", held=[Held(sample=KEY.id, attempt=old, tokens=9)], ended=[Ended(sample=KEY.id, attempt=old, error="x")]),
+        ask(
+            "w", held=[Held(sample=KEY.id, attempt=old, tokens=9)], ended=[Ended(sample=KEY.id, attempt=old, error="x")]
+        ),
         21.0,
         everything,
     )

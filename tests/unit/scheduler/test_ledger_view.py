@@ -43,7 +43,9 @@ def test_settled_is_trained_and_retired_or_dropped_or_dead(records, read) -> Non
 
 
 def test_a_batched_group_that_is_dropped_with_its_job_is_settled_and_not_replaced(records, read) -> None:
-    view = read(records.issued(0), records.batched(1, [0]), Dropped(epoch=1, samples=records.ids(0), reason="job ended"))
+    view = read(
+        records.issued(0), records.batched(1, [0]), Dropped(epoch=1, samples=records.ids(0), reason="job ended")
+    )
     assert (view.unsettled_groups, view.gone) == (0, 0)
 
 

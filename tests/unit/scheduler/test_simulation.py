@@ -176,7 +176,11 @@ class World:
                 self.settle(ids)
         step = self.view.batched_step + 1
         complete = [g for g in self.view.open if all(SampleKey("j", g, i) in self.finished for i in range(N))]
-        if step > last_step(self.view, self.plan) or step > self.announced + 1 or len(complete) < self.plan.groups_per_step:
+        if (
+            step > last_step(self.view, self.plan)
+            or step > self.announced + 1
+            or len(complete) < self.plan.groups_per_step
+        ):
             return
         chosen = [
             BatchedSample(sample=SampleKey("j", g, i).id, attempt=Attempt(1, 1), sequence=1, digest="", reward=0.0)
@@ -190,9 +194,7 @@ class World:
             self.announced = self.view.batched_step
         elif self.view.batched_step > self.trained:
             first, self.trained = self.trained + 1, self.view.batched_step
-            self.write(
-                Trained(epoch=1, first=first, last=self.trained, digest="", checkpoint="", oldest_kept_step=0)
-            )
+            self.write(Trained(epoch=1, first=first, last=self.trained, digest="", checkpoint="", oldest_kept_step=0))
             self.write(Retired(epoch=1, first=first, last=self.trained))
             for record in self.records:
                 if isinstance(record, Batched) and first <= record.step <= self.trained:

@@ -88,7 +88,11 @@ def test_the_data_card_decides(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "content", "said"),
-    [("train.json", "[{", "is not JSON"), ("train.parquet", "no", "is not Parquet"), ("notes.txt", "x", "has no .jsonl")],
+    [
+        ("train.json", "[{", "is not JSON"),
+        ("train.parquet", "no", "is not Parquet"),
+        ("notes.txt", "x", "has no .jsonl"),
+    ],
 )
 def test_a_broken_data_set_is_said_so_in_one_line(tmp_path: Path, name: str, content: str, said: str) -> None:
     (tmp_path / name).write_text(content)
