@@ -26,8 +26,8 @@ from shared.wire.bus.api import Bus, BusError
 from shared.wire.messages import BadMessage, GrantLeases, decode, encode
 
 log = logging.getLogger("rollout")
-ASK_SECONDS = 2.0
-REPORT_TRIES = 4
+ASK_SECONDS, LAST_ASK_SECONDS = 2.0, 0.8
+REPORT_TRIES = 3
 DRAINS = "worker drains"
 STORE_SECONDS = 2.0
 
@@ -128,7 +128,7 @@ class JobSession:
                 self._last_work = time.monotonic()
             if self._leaving and not self.book.held:
                 tries -= 1
-                if (self.book.empty and self._last.answered) or tries <= 0:
+                if self.book.empty or tries <= 0:
                     return
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._last.pause_seconds(self.free_slots)):
@@ -147,7 +147,8 @@ class JobSession:
             draining=self._draining or self._leaving,
         )  # fmt: skip
         try:
-            data = await self._bus.request(topics.lease_subject(self.job), encode(ask), timeout_seconds=ASK_SECONDS)
+            seconds = LAST_ASK_SECONDS if self._draining else ASK_SECONDS
+            data = await self._bus.request(topics.lease_subject(self.job), encode(ask), timeout_seconds=seconds)
             reply = decode(GrantLeases, data)
         except (BusError, BadMessage) as error:
             log.debug("no answer from the scheduler of %s: %s", self.job, error)
