@@ -45,11 +45,16 @@ class Unrecoverable(Exception):
     """The ledger says that steps were trained which nothing on this disk can give back."""
 
 
+class JobClosed(Exception):
+    """The samples of the steps at hand were dropped: the job is over, nothing of it is recorded any more."""
+
+
 class End(enum.Enum):
     """Why the loop let go."""
 
     FINISHED = "every step is trained and recorded"
     PAUSED = "the job is paused; what was trained is in a checkpoint"
+    CLOSED = "the job was cancelled"
 
 
 class Loop:
@@ -87,6 +92,13 @@ class Loop:
         self.quiet_since: float | None = None
 
     async def run(self) -> End:
+        try:
+            return await self.train_all()
+        except JobClosed as closed:
+            log.info("%s", closed)
+            return End.CLOSED
+
+    async def train_all(self) -> End:
         await self.resume()
         if self.announced < self.step:
             await self.announce()
@@ -188,7 +200,15 @@ class Loop:
             masked=manifest.masked,
         )
         name = record.checkpoint
-        await self.ledger.append(lambda: None if name in self.view.trained else record)
+
+        def decide() -> Trained | None:
+            if self.view.closed.intersection(range(record.first, record.last + 1)):
+                raise JobClosed(
+                    f"job {self.job} was cancelled before steps {record.first} to {record.last} were recorded"
+                )
+            return None if name in self.view.trained else record
+
+        await self.ledger.append(decide)
         self.covered, self.masked = manifest.step, []
         gone = checkpoint.prune(self.checkpoints, keep)
         log.info("job %s: checkpoint %s%s", self.job, name, f", pruned {', '.join(gone)}" if gone else "")

@@ -80,6 +80,7 @@ async def prune(bus: Bus, data_dir: Path, job: str, current: Version) -> list[st
         needed |= {weights.version, *weights.kept}
     gone = [version for version in present if version not in needed]
     for version in gone:
+        (root / f"{version}.json").unlink(missing_ok=True)  # weight-broadcast's list of a version that it checked
         shutil.rmtree(root / str(version), ignore_errors=True)
     return [str(version) for version in gone]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from shared.wire.messages import Batched, Ending, LedgerRecord, Trained, batch_digest
+from shared.wire.messages import Batched, Dropped, Ending, LedgerRecord, Trained, batch_digest
 
 
 @dataclass
@@ -13,10 +13,12 @@ class TrainerView:
 
     batched  step -> its batch. Those of steps that every kept checkpoint covers are forgotten: nothing redoes them.
     trained  the `trained` record behind each checkpoint folder, by the folder's name
+    closed   steps of whose samples some were dropped after all (the job was cancelled): never to be recorded
     """
 
     batched: dict[int, Batched] = field(default_factory=dict)
     trained: dict[str, Trained] = field(default_factory=dict)
+    closed: set[int] = field(default_factory=set)
     ending: Ending | None = None
     sequence: int = 0
 
@@ -28,6 +30,9 @@ class TrainerView:
             self.trained[record.checkpoint] = record
             for step in [s for s in self.batched if s <= record.oldest_kept_step]:
                 del self.batched[step]
+        elif isinstance(record, Dropped):
+            gone = set(record.samples)
+            self.closed |= {step for step, b in self.batched.items() if any(s.sample in gone for s in b.samples)}
         elif isinstance(record, Ending):
             self.ending = record
 

@@ -23,9 +23,10 @@ def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
 async def test_a_killed_trainer_redoes_the_recorded_steps_to_the_same_weights_and_keeps_its_versions_apart(
     world, nats_url, start_trainer, make_spec, wait_until
 ):
-    async with world("killed", make_spec(steps=4, checkpoint={"every": 4})) as w, world(
-        "straight", make_spec(steps=4, checkpoint={"every": 4})
-    ) as straight:
+    async with (
+        world("killed", make_spec(steps=4, checkpoint={"every": 4})) as w,
+        world("straight", make_spec(steps=4, checkpoint={"every": 4})) as straight,
+    ):
         w.ready, straight.ready = 3, 4
         trainer = start_trainer(nats_url)
         await straight.trained_to(4)
@@ -36,7 +37,9 @@ async def test_a_killed_trainer_redoes_the_recorded_steps_to_the_same_weights_an
         await w.trained_to(4)
         assert first not in trainer.children()
         assert [(r.first, r.last, r.checkpoint) for r in w.trained] == [(1, 4, "4.2")]
-        assert {a.step for a in w.asked[asked:] if a.trainer_epoch == 2} == {4}  # what is recorded is not asked for again
+        assert {a.step for a in w.asked[asked:] if a.trainer_epoch == 2} == {
+            4
+        }  # what is recorded is not asked for again
         steps = [(e.step, e.body["redone"], e.body["version"]) for e in await w.events("step")]
         assert steps[-4:] == [(1, True, "1.2"), (2, True, "2.2"), (3, True, "3.2"), (4, False, "4.2")]
         assert same(weights(w, "4.2"), weights(straight, "4.1"))
