@@ -13,7 +13,6 @@ import uvicorn
 from gateway.app import create_app
 from gateway.config import Settings
 from gateway.context import Gateway
-from shared.wire import topics
 from shared.wire.bus.api import Stored
 from shared.wire.service import Service, run
 
@@ -63,7 +62,6 @@ def serve(settings: Settings) -> int:
 
 async def _live(service: Service[Settings], gateway: Gateway) -> None:
     bus = service.bus
-    await bus.declare(topics.SHARED_STREAMS, topics.BUCKETS)
 
     async def hear(message: Stored) -> None:
         gateway.roster.hear(message.data)

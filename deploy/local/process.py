@@ -176,11 +176,7 @@ class Replica:
     def _healthy(self, health: Health) -> bool:
         """A check by `wget ... URL` is made from here, since the machine may have no wget; others run as they are."""
         if health.command[0] == "wget":
-            try:
-                with urllib.request.urlopen(health.command[-1], timeout=health.timeout_seconds) as reply:
-                    return bool(reply.status == 200)
-            except OSError:
-                return False
+            return answers(health.command[-1], health.timeout_seconds)
         command = [executable(health.command[0]), *health.command[1:]]
         try:
             done = subprocess.run(
@@ -194,6 +190,15 @@ class Replica:
         except (OSError, subprocess.TimeoutExpired):
             return False
         return done.returncode == 0
+
+
+def answers(url: str, timeout_seconds: float) -> bool:
+    """Whether GET `url` gives 200."""
+    try:
+        with urllib.request.urlopen(url, timeout=timeout_seconds) as reply:
+            return bool(reply.status == 200)
+    except OSError:
+        return False
 
 
 def describe(exit_code: int | None) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from deploy.local import places, topology
-from deploy.local.process import Recipe, Replica
+from deploy.local.process import Recipe, Replica, answers
 
 START_LIMIT_SECONDS = 120.0
 
@@ -85,6 +85,7 @@ class Supervisor:
                 self._start(spec, number)
         for name in self._stack.services:
             await self._reached(name, deadline)
+        await self._ready(deadline)
 
     async def down(self) -> None:
         """Stop everything, dependants first, side by side where nothing depends on the order."""
@@ -134,8 +135,11 @@ class Supervisor:
         for port in places.listening_ports(spec):
             self._ports.setdefault((spec.name, number, port), fixed.get(port) or free_port())
 
+    def _where(self) -> places.Places:
+        return places.Places(self._project, self._home / "volumes", self._ports)
+
     def _start(self, spec: topology.ServiceSpec, number: int) -> None:
-        where = places.Places(self._project, self._home / "volumes", self._ports)
+        where = self._where()
         for mount in spec.mounts:
             if mount.is_volume:
                 (where.volumes / mount.source).mkdir(parents=True, exist_ok=True)
@@ -154,6 +158,15 @@ class Supervisor:
         replica = Replica(recipe, self._say)
         self._replicas[spec.name, number] = replica
         replica.start()
+
+    async def _ready(self, deadline: float) -> None:
+        """Waits for what says that the stack as a whole can work."""
+        for spec in self._stack.services.values():
+            url = self._where().text(spec.ready_url, spec, 1)
+            while url and not await asyncio.to_thread(answers, url, 2.0):
+                if time.monotonic() > deadline:
+                    raise StackError(f"not every service is alive after {START_LIMIT_SECONDS:.0f} s: ask {url}")
+                await asyncio.sleep(0.1)
 
     async def _reached(self, name: str, deadline: float) -> None:
         for (service, _), replica in list(self._replicas.items()):

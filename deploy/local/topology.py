@@ -15,7 +15,7 @@ CONTAINER_ONLY = {
 }  # fmt: skip
 HONOURED = {
     "command", "entrypoint", "environment", "depends_on", "healthcheck", "restart", "scale", "deploy", "ports",
-    "volumes", "stop_grace_period", "profiles",
+    "volumes", "stop_grace_period", "profiles", "x-ready",
 }  # fmt: skip
 
 
@@ -63,6 +63,7 @@ class ServiceSpec:
     ports: tuple[PublishedPort, ...] = ()
     mounts: tuple[Mount, ...] = ()
     stop_grace_seconds: float = 10.0
+    ready_url: str = ""  # x-ready: answers 200 once the whole stack can work
 
 
 @dataclass(frozen=True)
@@ -204,6 +205,7 @@ def parse(document: Any, variables: Mapping[str, str], profiles: frozenset[str] 
             ports=tuple(_port(p, f"{where}.ports") for p in body.get("ports", ())),
             mounts=tuple(_mount(v, f"{where}.volumes") for v in body.get("volumes", ())),
             stop_grace_seconds=seconds(body.get("stop_grace_period", "10s"), f"{where}.stop_grace_period"),
+            ready_url=str(body.get("x-ready", "")),
         )
         if not services[name].command:
             raise TopologyError(f"{where}.command is empty: the local stack has no image to take one from")

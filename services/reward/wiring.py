@@ -25,7 +25,6 @@ POOL_MEMORY_MEBIBYTES = 2048
 
 async def serve(service: Service[Settings]) -> None:
     settings = service.settings
-    await service.bus.declare(topics.SHARED_STREAMS, topics.BUCKETS)
     pool = Pool(settings.processes, Limits(POOL_MEMORY_MEBIBYTES), start_seconds=settings.start_seconds)
     counts = Counts()
 

@@ -8,13 +8,11 @@ from services.rollout.config import Settings
 from services.rollout.engine import Engine
 from services.rollout.weights import WeightsStore
 from services.rollout.worker import Worker
-from shared.wire import topics
 from shared.wire.service import Service
 
 
 async def serve(service: Service[Settings]) -> None:
     settings = service.settings
-    await service.bus.declare(topics.SHARED_STREAMS, topics.BUCKETS)
     cache = settings.cache_dir or settings.data_dir / "rollout-cache" / service.id
     async with httpx.AsyncClient(trust_env=False, follow_redirects=True) as http:
         store = WeightsStore(cache.absolute(), http)

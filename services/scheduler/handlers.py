@@ -11,7 +11,7 @@ from services.scheduler.job_loop import JobLoop
 from shared.wire.jobs import ACTIVE_STATES, supervise_jobs, watch_jobs
 from shared.wire.messages import CheckJob, JobRecord, decode, encode
 from shared.wire.service import Service
-from shared.wire.topics import BUCKETS, CHECK_DATA, SHARED_STREAMS
+from shared.wire.topics import CHECK_DATA
 
 
 @dataclass
@@ -24,7 +24,6 @@ class Scheduler:
     async def serve(self) -> None:
         """Until the process is told to stop."""
         service = self.service
-        await service.bus.declare(SHARED_STREAMS, BUCKETS)
         service.loop(self._keep_records(), "job records")
         service.loop(supervise_jobs(service, self.run_job, ACTIVE_STATES), "running jobs")
         service.loop(supervise_jobs(service, self.delete_job, ("deleting",)), "deleted jobs")

@@ -12,11 +12,9 @@ import argparse
 from services.trainer.config import Settings
 from services.trainer.supervisor import Supervisor
 from shared.wire.service import Service, run
-from shared.wire.topics import BUCKETS, SHARED_STREAMS
 
 
 async def main(service: Service[Settings]) -> None:
-    await service.bus.declare(SHARED_STREAMS, BUCKETS)
     await Supervisor(service).run()
 
 

@@ -15,7 +15,6 @@ from services.weight_broadcast.holds import Holds
 from services.weight_broadcast.job_weights import JobWeights
 from services.weight_broadcast.server import listen, server
 from services.weight_broadcast.store import Store, default_shared_dir
-from shared.wire import topics
 from shared.wire.bus.api import Stored
 from shared.wire.jobs import ACTIVE_STATES, DELETED, list_jobs, supervise_jobs, watch_jobs
 from shared.wire.messages import ENDED_STATES, BadMessage, JobRecord, Presence, decode
@@ -43,7 +42,6 @@ class WeightBroadcast:
 
     async def run(self) -> None:
         service = self._service
-        await service.bus.declare((topics.SNAPSHOTS, topics.WEIGHTS), (topics.JOBS,))
         serving, files = listen(service.settings.address), server(self._store)
         port = serving.getsockname()[1]
         self._url = service.settings.url(port)

@@ -31,7 +31,7 @@ from shared.wire.bus.api import Bus, BusError, Unreachable
 from shared.wire.messages import Event, encode
 from shared.wire.settings import CommonSettings, SettingsError
 from shared.wire.telemetry import configure_logging, heartbeat
-from shared.wire.topics import event_subject
+from shared.wire.topics import BUCKETS, SHARED_STREAMS, event_subject
 
 __all__ = ["CommonSettings", "LoopEnded", "Service", "SettingsError", "run"]
 
@@ -165,6 +165,7 @@ async def _serve(bus: Bus, main: Main[S], name: str, settings: S, stopping: asyn
 
 
 async def _main(main: Main[S], service: Service[S]) -> None:
+    await service.bus.declare(SHARED_STREAMS, BUCKETS)  # whoever comes first makes what all of them read
     await main(service)
 
 
