@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import re
+import secrets
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -53,8 +54,7 @@ def copy(folder: Path, target: Path, files: Sequence[FileEntry]) -> None:
 
     Hard links where both lie in one file system, else copies. Raises `BadSnapshot`, or OSError when there is no room.
     """
-    part = target.with_name(target.name + PART_SUFFIX)
-    shutil.rmtree(part, ignore_errors=True)
+    part = target.with_name(f"{target.name}.{secrets.token_hex(4)}{PART_SUFFIX}")
     part.mkdir(parents=True)
     try:
         for entry in files:
@@ -63,10 +63,19 @@ def copy(folder: Path, target: Path, files: Sequence[FileEntry]) -> None:
             else:
                 _transfer(folder, entry, part / entry.name)
         shutil.rmtree(target, ignore_errors=True)
-        part.rename(target)
+        _rename(part, target)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
+
+
+def _rename(part: Path, target: Path) -> None:
+    try:
+        part.rename(target)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        shutil.rmtree(part, ignore_errors=True)  # another process made the same version in this moment
 
 
 def _link(source: Path, target: Path) -> bool:
@@ -101,7 +110,7 @@ def _transfer(folder: Path, entry: FileEntry, target: Path | None) -> None:
 
 
 def write_file_list(path: Path, files: Sequence[FileEntry]) -> None:
-    part = path.with_name(path.name + PART_SUFFIX)
+    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}{PART_SUFFIX}")
     part.write_bytes(msgspec.json.encode(list(files)))
     part.replace(path)
 

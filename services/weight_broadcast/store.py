@@ -15,6 +15,7 @@ import logging
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from shared.wire.topics import checked
 
 log = logging.getLogger(__name__)
 STORE_ID = "weight-broadcast.id"
+UNFINISHED_SECONDS = 600.0  # a copy that is still not whole after so long was given up
 ROOM_FACTOR = 2  # a copy is made only where it leaves as much room again
 
 
@@ -98,7 +100,7 @@ class Store:
             shutil.rmtree(root / str(version), ignore_errors=True)
 
     def clean(self, job: str, keep: set[Version], before: Version) -> None:
-        """Remove what was made before the version `before` and is not in `keep`, and copies that were not finished.
+        """Remove what was made before the version `before` and is not in `keep`, and copies never finished.
 
         Such folders were never announced: their trainer was killed, or another version came first.
         """
@@ -107,7 +109,7 @@ class Store:
                 version = _version(path.name.removesuffix(".json"))
                 if version is not None and version not in keep and in_time(version) < in_time(before):
                     self.remove(job, version)
-                elif version is None and path.name.endswith(folders.PART_SUFFIX):
+                elif path.name.endswith(folders.PART_SUFFIX) and _age(path) > UNFINISHED_SECONDS:
                     _remove(path)
 
     def close(self, job: str, *, everything: bool) -> None:
@@ -212,6 +214,13 @@ def _entries(folder: Path) -> list[Path]:
         return sorted(folder.iterdir())
     except OSError:
         return []
+
+
+def _age(path: Path) -> float:
+    try:
+        return time.time() - path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _remove(path: Path) -> None:
