@@ -41,6 +41,6 @@ def local_stack(home: Path, *words: str, environment: dict[str, str] | None = No
 
 def _ready(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/readyz", timeout=2).status_code == 200
+        return httpx.get(f"{url}/readyz", params={"stack": True}, timeout=2).status_code == 200
     except httpx.TransportError:
         return False
