@@ -70,8 +70,8 @@ def read_back(folder: Path, entries: Iterable[FileEntry]) -> None:
     """Compare each file with its digest, past the kernel's cache; `ReadBackFailed` names the first that differs."""
     for entry in entries:
         path = folder / entry.name
-        _forget_cached(path)
         try:
+            _forget_cached(path)
             same = path.stat().st_size == entry.size and digest_of(path) == entry.sha256
         except OSError as error:
             raise ReadBackFailed(f"{path} cannot be read: {error.strerror or error}") from error

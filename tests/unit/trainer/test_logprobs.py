@@ -28,7 +28,9 @@ def scored(scorer: Scorer, share: bool) -> torch.Tensor:
 def by_hand(model, temperature: float) -> torch.Tensor:
     values = []
     for e in examples():
-        logs = torch.log_softmax(model(input_ids=torch.tensor(e.token_ids.astype(np.int64))[None]).logits[0] / temperature, -1)
+        logs = torch.log_softmax(
+            model(input_ids=torch.tensor(e.token_ids.astype(np.int64))[None]).logits[0] / temperature, -1
+        )
         values += [logs[t - 1, e.token_ids[t]] for t in np.flatnonzero(e.mask)]
     return torch.stack(values)
 
@@ -36,7 +38,9 @@ def by_hand(model, temperature: float) -> torch.Tensor:
 @pytest.mark.parametrize("temperature", [0.6, 1.0])
 @pytest.mark.parametrize("chunk_elements", [1, 40 * 7, 10**6])
 @pytest.mark.parametrize("share", [True, False])
-def test_log_probabilities_are_those_of_the_plain_model_whatever_the_chunks(tiny_llama, temperature, chunk_elements, share):
+def test_log_probabilities_are_those_of_the_plain_model_whatever_the_chunks(
+    tiny_llama, temperature, chunk_elements, share
+):
     model = tiny_llama()
     found = scored(Scorer(model, temperature, chunk_elements=chunk_elements), share)
     torch.testing.assert_close(found, by_hand(model, temperature), rtol=0, atol=1e-7)

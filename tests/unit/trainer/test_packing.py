@@ -5,7 +5,9 @@ from services.trainer.examples import Example
 from services.trainer.packing import SHARED_ROW_TOKENS, micro_batches, rows, token_weights
 
 
-def example(group: int, prompt: list[int], answer: list[int], mask: list[int] | None = None, masked: str = "") -> Example:
+def example(
+    group: int, prompt: list[int], answer: list[int], mask: list[int] | None = None, masked: str = ""
+) -> Example:
     ids = np.array(prompt + answer, dtype=np.int32)
     trained = np.array([0] * len(prompt) + (mask or [1] * len(answer)), dtype=bool)
     logprobs = np.where(trained, -ids.astype(np.float32), np.nan).astype(np.float32)
@@ -50,7 +52,9 @@ def test_a_shared_row_stays_within_the_budget():
     group = [example(0, [5] * 10, [6] * 5) for _ in range(8)]
     made = packed(group, budget=32)
     assert [len(r.token_ids) for r in made] == [30, 30]
-    assert all(len(r.token_ids) <= SHARED_ROW_TOKENS for r in packed([example(0, [5] * 10, [6] * 300)] * 8, budget=10**6))
+    assert all(
+        len(r.token_ids) <= SHARED_ROW_TOKENS for r in packed([example(0, [5] * 10, [6] * 300)] * 8, budget=10**6)
+    )
 
 
 def test_a_masked_example_is_in_no_row_and_in_no_denominator():
