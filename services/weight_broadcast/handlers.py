@@ -15,6 +15,7 @@ from services.weight_broadcast.holds import Holds
 from services.weight_broadcast.job_weights import JobWeights
 from services.weight_broadcast.server import listen, server
 from services.weight_broadcast.store import Store, default_shared_dir
+from shared.wire import topics
 from shared.wire.bus.api import Stored
 from shared.wire.jobs import ACTIVE_STATES, DELETED, list_jobs, supervise_jobs, watch_jobs
 from shared.wire.messages import ENDED_STATES, BadMessage, JobRecord, Presence, decode
@@ -100,6 +101,8 @@ class WeightBroadcast:
             if record.state in (*ENDED_STATES, "deleting", DELETED):
                 deleted = record.state in ("deleting", DELETED)
                 await self._files.run(partial(self._store.close, record.id, everything=deleted))
+            if record.state == DELETED:  # an announcement that was on its way while the job was being deleted
+                await self._service.bus.purge(topics.WEIGHTS.name, topics.weights_subject(record.id))
 
     async def _gauges(self) -> None:
         while True:

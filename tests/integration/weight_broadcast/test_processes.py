@@ -127,6 +127,11 @@ async def test_a_deleted_job_leaves_no_file_and_a_cancelled_one_only_its_last_sn
         await world.set_state("deleting")
         await until(lambda: not snapshots.exists())
         await world.delete()
+
+        async def nothing_announced() -> bool:
+            return await world.announced() is None
+
+        await until(nothing_announced)
     assert process.end(signal.SIGTERM) == 0
 
 
