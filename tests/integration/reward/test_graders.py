@@ -11,9 +11,12 @@ import psutil
 import pytest
 
 from services.reward.components import Case, Component, GradingError
+from services.reward.grade import JobGrader
 from services.reward.grader import GraderProcess, Limits
 from services.reward.pool import Pool
-from shared.job.spec import DataSpec, RewardSpec
+from services.reward.python_process import PythonProcesses
+from shared.job.spec import DataSpec, JobSpec, RewardSpec
+from shared.wire.messages import Attempt, Digests, Sampling, Segment, Trajectory
 
 T = TypeVar("T")
 LINES = DataSpec(jsonl="rows.jsonl")
@@ -213,6 +216,23 @@ def test_a_grader_dies_with_the_service_even_while_it_hangs(tmp_path: Path) -> N
             await asyncio.sleep(0.02)
 
     asyncio.run(run())
+
+
+def test_what_may_have_ended_the_last_service_is_graded_in_a_process_even_when_it_looks_cheap() -> None:
+    reward = {"name": "right", "kind": "exact"}
+    spec = JobSpec.model_validate({"name": "j", "model": "tiny", "data": {"jsonl": "x"}, "reward": [reward]})
+    answer = Trajectory(
+        sample="j/0/0", attempt=Attempt(1, 1), worker="w", text="12", row={"answer": 12}, finish_reason="stop",
+        segments=[Segment(role="assistant", token_ids=bytes(4), mask=b"\x01")], sampling=Sampling(), started_at=0.0,
+        finished_at=1.0, digests=Digests(),
+    )  # fmt: skip
+
+    async def work(pool: Pool) -> None:
+        grader = JobGrader("j", spec, pool, PythonProcesses(1, start_seconds=60), name="r")
+        assert (await grader.grade(answer)).total == 1.0 and pool.started == 0
+        assert (await grader.grade(answer, alone=True)).total == 1.0 and pool.started == 1
+
+    with_pool(work)
 
 
 def test_a_request_is_answered_by_a_process_that_was_idle_for_long() -> None:

@@ -90,11 +90,11 @@ async def test_nothing_changes_under_evaluation_samples(
     async with played(server.url, "tiny") as (scheduler,):
         scheduler.only_to_version = "0.1"
         scheduler.terms = msgspec.structs.replace(scheduler.terms, pin_version="0.1")
-        scheduler.offer(60, sample_class="eval", eval_round=0, max_tokens=200, temperature=0.0)
+        scheduler.offer(24, sample_class="eval", eval_round=0, max_tokens=200, temperature=0.0)
         started.start()
         await eventually(lambda: any(ask.held for ask in scheduler.asks))
         await scheduler.announce(tmp_path, "tiny", Version(1, 1), models)
-        await eventually(lambda: len(scheduler.ended) == 60, 90)
+        await eventually(lambda: len(scheduler.ended) == 24, 90)
         for made in (await scheduler.trajectories()).values():
             assert made.sample_class == "eval"
             assert [span.version for span in made.segments[-1].spans] == ["0.1"]
@@ -151,13 +151,13 @@ async def test_two_jobs_with_different_models_take_turns(rollouts: Any, played: 
     started, server = rollouts
     async with played(server.url, "tiny", "tiny-qwen2") as (llama, qwen):
         started.start(SLIPSTREAM_ROLLOUT_QUANTUM_SECONDS="1")
-        for group in range(3):
+        for group in range(2):
             llama.offer(4, group=group)
             qwen.offer(4, group=group)
             await eventually(lambda n=4 * group + 4: len(llama.ended) >= n and len(qwen.ended) >= n, 60)
         for scheduler in (llama, qwen):
             assert not [ended.error for ended in scheduler.ended.values() if ended.error]
-            assert len(await scheduler.trajectories()) == 12
+            assert len(await scheduler.trajectories()) == 8
 
 
 async def test_a_job_that_keeps_a_worker_busy_gives_it_up_after_its_quantum(
