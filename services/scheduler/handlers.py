@@ -8,6 +8,7 @@ from services.scheduler.check import check_data
 from services.scheduler.config import Settings
 from services.scheduler.deleting import delete_everything
 from services.scheduler.job_loop import JobLoop
+from services.scheduler.reporting import Figures
 from shared.wire.jobs import ACTIVE_STATES, supervise_jobs, watch_jobs
 from shared.wire.messages import CheckJob, JobRecord, decode, encode
 from shared.wire.service import Service
@@ -20,6 +21,7 @@ class Scheduler:
 
     service: Service[Settings]
     records: dict[str, JobRecord] = field(default_factory=dict)
+    figures: Figures = field(default_factory=dict)
 
     async def serve(self) -> None:
         """Until the process is told to stop."""
@@ -32,7 +34,7 @@ class Scheduler:
         await stop_serving()
 
     async def run_job(self, record: JobRecord) -> None:
-        await JobLoop(self.service, record, lambda: self.records.get(record.id, record)).run()
+        await JobLoop(self.service, record, lambda: self.records.get(record.id, record), self.figures).run()
 
     async def delete_job(self, record: JobRecord) -> None:
         await delete_everything(self.service.bus, record.id, self.service.settings.data_dir, self.service.id)

@@ -27,8 +27,9 @@ from services.scheduler.lease_desk import LeaseDesk
 from services.scheduler.leases import LeaseTable
 from services.scheduler.ledger_view import LedgerView
 from services.scheduler.loading import load_material
-from services.scheduler.reporting import Reporter
+from services.scheduler.reporting import Figures, Reporter
 from services.scheduler.steering import Steering
+from services.scheduler.supply import Supply
 from shared.job.limits import stream_bytes
 from shared.job.spec import JobSpec
 from shared.policy import ModelError
@@ -62,11 +63,12 @@ ROLE = "scheduler"
 
 @dataclass
 class JobLoop:
-    """`newest` gives the job's record as it stands."""
+    """`newest` gives the job's record as it stands; `figures` are those of all jobs of this process."""
 
     service: Service[Settings]
     record: JobRecord
     newest: Callable[[], JobRecord]
+    figures: Figures
     _news: asyncio.Event = field(default_factory=asyncio.Event)  # a record, a report, an answer or a version came in
 
     async def run(self) -> None:
@@ -118,13 +120,14 @@ class JobLoop:
 
     async def _live(self, state: JobState, ledger: Ledger) -> None:
         bus, job, settings = self.service.bus, self.record.id, self.service.settings
-        desk = LeaseDesk(bus, ledger, state, self._news, holder=self.service.id)
+        supply = Supply(bus, ledger, state, self.service.id)
+        desk = LeaseDesk(bus, state, supply, self._news)
         steering = Steering(self.service, ledger, state, desk, self._news, self.newest)
-        reporter = Reporter(self.service, state)
+        reporter = Reporter(self.service, state, self.figures)
         await self._read_evaluations(state)
         await self._follow_weights(state, live=False)
         await self._follow_answers(state, live=False)
-        found = await desk.take_over(settings.silent_seconds)
+        found = await supply.take_over(settings.silent_seconds)
         if state.view.open:
             log.info("job %s: %d samples of open groups are finished already", job, found)
         await steering.evaluate()

@@ -90,6 +90,12 @@ class JobState:
         """The oldest version that may still make training tokens."""
         return max(0, self.versions.newest_step - self.plan.staleness)
 
+    @property
+    def num_waiting(self) -> int:
+        """Samples that wait for a worker."""
+        training = 0 if self.supervised else self.work.num_waiting
+        return training + sum(each.work.num_waiting for each in self.rounds.open.values())
+
     def admissible(self) -> int:
         return admissible(self.view, self.plan, self.applied_step) if self.job_state == "running" else 0
 
@@ -177,5 +183,6 @@ class JobState:
             open_groups=len(view.open),
             unsettled_groups=view.unsettled_groups,
             evaluation_left=self.rounds.samples_left,
+            cancelling=self.job_state == "cancelling",
             needs_workers=not self.supervised or bool(self.spec.evaluation.prompts),
         )

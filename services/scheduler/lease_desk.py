@@ -1,7 +1,7 @@
-"""Answers the workers of one job, and deals with what their reports bring about.
+"""Answers the workers of one job.
 
-consumes  lease.<job> (AskLeases); ledger records and answers by way of `JobState`
-produces  GrantLeases; ledger records `issued`, `requeued`, `gave_up`
+consumes  lease.<job> (AskLeases)
+produces  GrantLeases
 stalls    while the broker does not store ledger records: workers ask again
 
 Everything that changes leases happens under one lock, so an ask sees the whole of the one before. A worker has one ask
@@ -11,57 +11,32 @@ on its way at a time; a lease that its next ask does not name never reached it.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
 
-from services.scheduler.demonstrations import demonstration
 from services.scheduler.job_state import JobState
-from services.scheduler.leases import Returned
 from services.scheduler.leasing import Waiting, decide, pins
 from services.scheduler.lookups import stored
-from services.scheduler.verdicts import pause_seconds, verdict
+from services.scheduler.supply import Supply
 from shared.job.seeds import sampling_seed
-from shared.wire.bus.api import Bus, StreamFull
-from shared.wire.ledger import Ledger
-from shared.wire.messages import (
-    AskLeases,
-    GaveUp,
-    GrantLeases,
-    Issued,
-    Lease,
-    Requeued,
-    SampleKey,
-    Sampling,
-    Version,
-    body_headers,
-    decode,
-    encode,
-    message_id,
-)
-from shared.wire.topics import trajectory_subject
+from shared.wire.bus.api import Bus
+from shared.wire.messages import AskLeases, GrantLeases, Lease, SampleKey, Sampling, Version, decode, encode
 
-log = logging.getLogger(__name__)
-Clock = Callable[[], float]
 MAX_REPLY_BYTES = 512 * 1024  # of prompts in one answer; at least one lease always goes
 
 
 class LeaseDesk:
-    """`news` is set when a report came; `steady` is a clock that never turns back, `wall` dates what is published."""
+    """`news` is set when a report came; `steady` is a clock that never turns back."""
 
     def __init__(
         self,
         bus: Bus,
-        ledger: Ledger,
         state: JobState,
+        supply: Supply,
         news: asyncio.Event,
-        *,
-        holder: str,
-        steady: Clock = time.monotonic,
-        wall: Clock = time.time,
+        steady: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._bus, self._ledger, self._state, self._news, self._holder = bus, ledger, state, news, holder
-        self._steady, self._wall = steady, wall
+        self._bus, self._state, self._supply, self._news, self._steady = bus, state, supply, news, steady
         self._lock = asyncio.Lock()
         self._trouble: Exception | None = None
 
@@ -83,37 +58,12 @@ class LeaseDesk:
             raise trouble
         async with self._lock:
             self._state.returns.extend(self._state.table.expire(self._steady()))
-            await self._settle_and_issue()
-
-    async def take_over(self, silent_seconds: float) -> int:
-        """After a restart: look for what was finished meanwhile; the rest is left alone until its worker must have
-        reported it. Returns how many samples were found finished."""
-        state, now = self._state, self._steady()
-        for group in state.view.open:
-            state.open_group(group, doubtful=True, not_before=now + silent_seconds)
-            for index, history in state.view.open[group].histories.items():
-                if history.gave_up:
-                    state.work.lose(SampleKey(state.job, group, index))
-        found = await stored(self._bus, state.work.doubtful())
-        for key in found:
-            state.work.finish(key, now)
-        return len(found)
+            await self._supply.advance()
 
     async def look_again(self, older_than_seconds: float) -> None:
-        """Finished long ago and still not settled: is it there? A trajectory that was set aside as unreadable is
-        nowhere, and its sample has to be generated again."""
-        state, now = self._state, self._steady()
-        works = [state.work, *(each.work for each in state.rounds.open.values())]
+        """Is what was reported finished long ago really stored?"""
         async with self._lock:
-            keys = [key for work in works for key in work.finished_before(now - older_than_seconds)]
-            found = await stored(self._bus, keys)
-            for key in keys:
-                work = state.work_of(key)
-                if work is not None and key in found:
-                    work.confirm(key, now)
-                elif work is not None:
-                    log.warning("%s was reported finished and is in no stream: it waits again", key.id)
-                    work.unfinish(key)
+            await self._supply.look_again(older_than_seconds)
 
     # --- one ask ----------------------------------------------------------------------------------------------------
 
@@ -128,14 +78,14 @@ class LeaseDesk:
                 work.finish(key, now)
         state.returns.extend(report.returned)
         state.token_rate.add(report.new_tokens, now)
-        await self._settle_and_issue()
+        await self._supply.advance()
         pin = self._pinned().get(ask.worker)
         return GrantLeases(
-            scheduler_epoch=self._ledger.epoch,
+            scheduler_epoch=state.table.epoch,
             leases=await self._grant(ask),
             revoked=report.revoked,
             pin_version="" if pin is None else str(pin),
-            waiting=state.work.num_waiting + state.rounds.samples_left,
+            waiting=state.num_waiting if state.job_state == "running" else 0,
             engine_dtype=state.spec.engine.dtype,
             deterministic=state.spec.deterministic,
             context_length=state.material.prompts.context_length,
@@ -212,94 +162,3 @@ class LeaseDesk:
             return {}
         chosen = pins(self._state.table.views(), rounds.version, rounds.samples_left)
         return dict.fromkeys(chosen, rounds.version)
-
-    # --- what follows -----------------------------------------------------------------------------------------------
-
-    async def _settle_and_issue(self) -> None:
-        state = self._state
-        state.versions.report(worker.version for worker in state.table.workers.values())
-        state.forget_closed()
-        while state.returns:
-            await self._take_back(state.returns[0])
-            state.returns.popleft()
-        while state.admissible() and await self._issue():
-            pass
-        if state.supervised and state.job_state == "running":
-            await self._demonstrate()
-
-    async def _take_back(self, returned: Returned) -> None:
-        """A lease ended without a trajectory, as far as its worker said. If one is stored all the same it counts."""
-        state, key, now = self._state, returned.key, self._steady()
-        work = state.work_of(key)
-        if work is None or not work.wants(key):
-            return
-        if await stored(self._bus, [key]):
-            work.finish(key, now)
-            return
-        if key.eval_round is not None:
-            state.rounds.failed(key, returned.counts, now + pause_seconds(int(returned.counts)))
-            return
-
-        def decide_record() -> Requeued | GaveUp | None:
-            if not state.view.wants(key.group, key.index):
-                return None
-            history = state.view.history(key.group, key.index)
-            return verdict(history, returned, state.spec.limits.max_attempts)
-
-        await self._ledger.append(decide_record)
-        history = state.view.history(key.group, key.index)
-        if history.gave_up:
-            log.warning("%s given up: %s", key.id, returned.reason)
-            work.lose(key)
-        else:
-            work.put_back(key, now + pause_seconds(history.failures) if returned.counts else 0.0)
-
-    async def _issue(self) -> bool:
-        """The next group, recorded before any of its samples may be leased."""
-        state = self._state
-        group = state.view.issued
-        row = state.material.dataset.row_of(group)
-
-        def decide_record() -> Issued | None:
-            if not state.admissible() or state.view.issued != group:
-                return None
-            return Issued(
-                epoch=0,
-                group=group,
-                row=row.index,
-                row_digest=row.digest,
-                n=state.spec.samples_per_group,
-                version_step=state.applied_step,
-            )
-
-        if await self._ledger.append(decide_record) is None:
-            return False
-        if group in state.view.open:
-            state.rows[group] = row
-            state.open_group(group)
-        return True
-
-    async def _demonstrate(self) -> None:
-        """Supervised: what waits is published as it stands in the data."""
-        state, now = self._state, self._steady()
-        keys = [each.key for each in state.work.waiting() if each.not_before <= now]
-        found = await stored(self._bus, [key for key in keys if self._doubtful(key)])
-        for key in keys:
-            if key not in found:
-                try:
-                    await self._publish_demonstration(key)
-                except StreamFull:
-                    return  # back-pressure: the next round of the loop goes on
-            state.work.finish(key, now)
-
-    async def _publish_demonstration(self, key: SampleKey) -> None:
-        state = self._state
-        attempt = state.table.next_attempt()
-        row = state.row_of(key)
-        trajectory = demonstration(key, attempt, row, state.material.prompts, self._holder, self._wall())
-        await self._bus.publish(
-            trajectory_subject(key),
-            encode(trajectory),
-            message_id=message_id(key.id, attempt),
-            headers=body_headers(trajectory),
-        )

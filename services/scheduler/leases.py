@@ -7,8 +7,8 @@ A worker asks at least every second, naming all it holds. From that follows ever
     held                    alive; more tokens than before extend the deadline
     leased, not named       the answer that granted it never arrived: the lease comes back
     silent                  the worker is dead: all its leases come back
-    named, not leased       an earlier attempt or epoch: counted, and revoked; one from an earlier holder of this role
-                            may be adopted instead, so that a restart of the scheduler costs no tokens
+    named, not leased       an earlier attempt or epoch: counted, and revoked; adopted instead, so that no tokens are
+                            lost, if an earlier holder of this role granted it, or its worker was only thought dead
 """
 
 from __future__ import annotations
@@ -76,12 +76,14 @@ class LeaseTable:
         self.workers: dict[str, WorkerState] = {}
         self.stale_reports = 0
         self._counter = 0
+        self._missed: dict[str, Attempt] = {}  # taken from silent workers and not given to another yet
 
     def grant(self, key: SampleKey, worker: str, now: float) -> Attempt:
         """A new attempt at `key`, which must not be leased."""
         if key.id in self.leases:
             raise ValueError(f"{key.id} is leased already")
         attempt = self.next_attempt()
+        self._missed.pop(key.id, None)
         self.leases[key.id] = LeaseState(key, attempt, worker, now + self.lease_seconds)
         return attempt
 
@@ -115,9 +117,11 @@ class LeaseTable:
                 report.stale += 1
                 report.revoked.append(held)
                 continue
-            if lease is None and held.attempt.epoch < self.epoch and wants(key):
+            back = held.attempt.epoch < self.epoch or self._missed.get(held.sample) == held.attempt
+            if lease is None and back and wants(key):
                 lease = LeaseState(key, held.attempt, ask.worker, now + self.lease_seconds, held.tokens)
                 self.leases[held.sample] = lease
+                self._missed.pop(held.sample, None)
                 report.adopted.append(key)
             if lease is None or lease.attempt != held.attempt or lease.worker != ask.worker:
                 report.stale += 1
@@ -152,6 +156,7 @@ class LeaseTable:
         for sample, lease in list(self.leases.items()):
             if lease.worker not in self.workers:
                 returned.append(Returned(lease.key, lease.attempt, lease.worker, SILENT, counts=False))
+                self._missed[sample] = lease.attempt
                 del self.leases[sample]
             elif now > lease.deadline:
                 reason = f"{NO_PROGRESS} for {self.lease_seconds:g} s after {lease.tokens} tokens"
@@ -161,6 +166,8 @@ class LeaseTable:
 
     def revoke(self, unwanted: Callable[[SampleKey], bool]) -> list[LeaseState]:
         """Forget the leases of samples that nobody wants any more; their workers hear of it when they name them."""
+        for sample in [sample for sample in self._missed if unwanted(SampleKey.parse(sample))]:
+            del self._missed[sample]
         gone = [lease for lease in self.leases.values() if unwanted(lease.key)]
         for lease in gone:
             del self.leases[lease.key.id]

@@ -43,11 +43,15 @@ class Standing:
     unsettled_groups: int
     evaluation_left: int
     needs_workers: bool
+    cancelling: bool = False
 
 
 def standstill(now: Standing, seconds: float) -> str:
     """One line: which stage nothing comes out of, and what it waits for."""
     waits = f"nothing moved for {seconds:.0f} s: "
+    unsettled = f"{now.unsettled_groups} groups are not settled (replay-buffer)"
+    if now.cancelling:
+        return waits + unsettled
     wants_answers = now.waiting + now.evaluation_left > 0
     if now.needs_workers and wants_answers and not now.worker_steps:
         return waits + f"{now.waiting + now.evaluation_left} samples wait and no rollout worker asks for work"
@@ -70,4 +74,4 @@ def standstill(now: Standing, seconds: float) -> str:
         )
     if now.trained_step < now.last_step:
         return waits + f"the trainer has {now.trained_step} of {now.last_step} steps in checkpoints"
-    return waits + f"{now.unsettled_groups} groups are not settled (replay-buffer)"
+    return waits + unsettled

@@ -13,29 +13,43 @@ from services.scheduler.progress import standstill
 from shared.wire.service import Service
 
 log = logging.getLogger(__name__)
-GAUGES = ("waiting", "leased", "finished", "workers", "tokens_per_second", "stale_reports")
+GAUGES = {  # figure of a job -> gauge of the process, summed over its jobs
+    "waiting": "samples_waiting",
+    "leased": "samples_leased",
+    "finished": "samples_finished",
+    "workers": "workers_asking",
+    "tokens_per_second": "tokens_per_second",
+    "stale_reports": "stale_reports",
+}
+Figures = dict[str, dict[str, float]]
 
 
 class Reporter:
-    """Of one job, in the process that holds it."""
+    """Of one job, in the process that holds it. `figures` has those of all its jobs."""
 
-    def __init__(self, service: Service[Settings], state: JobState) -> None:
-        self._service, self._state = service, state
+    def __init__(self, service: Service[Settings], state: JobState, figures: Figures) -> None:
+        self._service, self._state, self._figures = service, state, figures
         self._moved_at = self._told_at = time.monotonic()
         self._last_seen: tuple[object, ...] = ()
 
     async def run(self) -> None:
         while True:
             body = self._body()
-            self._service.gauges.update({f"{name}.{self._state.job}": float(body[name]) for name in GAUGES})
+            self._figures[self._state.job] = {name: float(body[name]) for name in GAUGES}
+            self._sum_up()
             await self._service.event(self._state.job, "progress", body, step=self._state.view.trained_step)
             await self._watch()
             await asyncio.sleep(self._service.settings.progress_seconds)
 
     def clear(self) -> None:
-        """The job's gauges go with it."""
-        for name in GAUGES:
-            self._service.gauges.pop(f"{name}.{self._state.job}", None)
+        """The job's share of the gauges goes with it."""
+        self._figures.pop(self._state.job, None)
+        self._sum_up()
+
+    def _sum_up(self) -> None:
+        for name, gauge in GAUGES.items():
+            self._service.gauges[gauge] = sum(figures[name] for figures in self._figures.values())
+        self._service.gauges["jobs_held"] = float(len(self._figures))
 
     def _body(self) -> dict[str, Any]:
         state, view = self._state, self._state.view

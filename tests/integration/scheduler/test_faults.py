@@ -84,6 +84,7 @@ async def test_a_lease_without_progress_goes_to_another_and_counts(
         hung.tokens = lambda id: 7
         async with beside(hung.run(), world.reward(), world.learn()):
             await until(lambda: hung.held)
+            hung.slots = 0  # it asks for no more
             async with beside(well.run()):
                 await world.comes_to("completed")
         failed = [r for r in await world.records(Requeued) if r.worker == "hung"]

@@ -109,6 +109,26 @@ def test_what_a_worker_holds_from_before_a_restart_is_adopted(table) -> None:
     assert (len(twice.revoked), twice.adopted) == (1, [])
 
 
+def test_a_worker_that_was_only_silent_for_a_while_keeps_what_nobody_else_was_given(table) -> None:
+    table.report(ask(), 0.0, everything)
+    kept, given = table.grant(KEY, "w", 0.0), table.grant(OTHER, "w", 0.0)
+    assert len(table.expire(3.5)) == 2
+    table.grant(OTHER, "v", 4.0)
+    held = [Held(sample=KEY.id, attempt=kept, tokens=3), Held(sample=OTHER.id, attempt=given, tokens=3)]
+    report = table.report(ask(held=held), 5.0, everything)
+    assert (report.adopted, report.revoked) == ([KEY], held[1:])
+
+
+def test_a_worker_that_made_no_progress_does_not_keep_it(table) -> None:
+    table.report(ask(), 0.0, everything)
+    attempt = table.grant(KEY, "w", 0.0)
+    held = Held(sample=KEY.id, attempt=attempt)
+    for second in range(1, 11):
+        table.report(ask(held=[held]), float(second), everything)
+    assert len(table.expire(10.5)) == 1
+    assert table.report(ask(held=[held]), 11.0, everything).revoked == [held]
+
+
 def test_what_nobody_wants_any_more_is_revoked(table) -> None:
     attempt = table.grant(KEY, "w", 0.0)
     table.revoke(lambda key: key == KEY)

@@ -24,6 +24,7 @@ IDLE = Standing(
         ({"batched_step": 4}, "step 4 is batched and the trainer"),
         ({"finished": 6, "open_groups": 3}, "reward, buffer"),
         ({}, "the trainer has 3 of 9 steps"),
+        ({"cancelling": True, "waiting": 3, "unsettled_groups": 2}, "2 groups are not settled"),
         ({"trained_step": 9, "unsettled_groups": 2}, "2 groups are not settled"),
     ],
 )
