@@ -1,13 +1,16 @@
 """A Llama- or Qwen2-style decoder in plain torch over a KV cache of slots.
 
 `cache` is [layers, slots, 2 * kv_heads, positions, head_dim]: keys in the first kv_heads, values in the rest, so that
-one write a layer stores both. `step` feeds one token to each of the first n slots, `prefill` many tokens to one slot.
-The caller samples from what `step` returns, and feeds the last prompt token to it too: every answer begins there.
+one write a layer stores both. It is float32 whatever the weights are: torch's CPU attention converts bfloat16 so slowly
+that twice the memory is a good trade, and float32 is nearer to the truth. It grows with the longest request.
+
+`step` feeds one token to each of the first n slots, `prefill` many tokens to one slot. The caller samples from what
+`step` returns, and feeds the last prompt token to it too: every answer begins there.
 
 Fixed mode (deterministic inference): every forward pass has exactly `rows` rows, and each row attends on its own over
-a length that does not depend on its neighbours. A row's result then depends on nothing but its own tokens, whether it
-was fed by `step` or by `prefill`. Matrix products can still differ by row position (edge tiles): `rows` is a multiple
-of 16 because of that, and `engine.probe` checks it on the machine at hand.
+a length that does not matter to it. A row's result then depends on nothing but its own tokens, whether it was fed by
+`step` or by `prefill`. Matrix products can still differ by row position (edge tiles): `rows` is a multiple of 16
+because of that, and `engine.probe` checks it on the machine at hand.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ import torch.nn.functional as F
 from engine.architecture import Architecture
 from engine.weights import Layer, Weights
 
-BUCKET = 64
+BUCKET = 16  # attention looks at this many positions more at a time
+GROWTH = 256  # the cache grows by multiples of this many positions
 FIXED_BUCKET = 512  # torch's attention walks keys in blocks of 512: a fully masked block adds exactly nothing
 FIXED_ROWS = 16
 
@@ -31,20 +35,43 @@ class Decoder:
         self.single_rows = False  # fixed mode, where even the fixed shape is not enough: one row at a time
         self.rows = -(-slots // FIXED_ROWS) * FIXED_ROWS if fixed else slots
         a = weights.architecture
-        dtype = weights.embedding.dtype
-        # Padding rows of a fixed-shape pass write behind the last position.
-        self._positions = length + (self.rows if fixed else 0)
-        self.cache = torch.zeros(a.layers, self.rows, 2 * a.kv_heads, self._positions, a.head_dim, dtype=dtype)
-        self._cos, self._sin = _rotary_tables(a, self._positions, dtype)
         # Queries and keys turn (kind 0), values do not (kind 1): one multiplication serves all heads.
         self._head_kinds = torch.tensor([0] * (a.heads + a.kv_heads) + [1] * a.kv_heads)
-        heads = torch.arange(2 * a.kv_heads)
-        self._row_offsets = (torch.arange(self.rows)[:, None] * 2 * a.kv_heads + heads) * self._positions
         self._slot_numbers = torch.arange(self.rows)
-        self._key_positions = torch.arange(self._positions)
-        self._blocked = torch.full((), -torch.inf, dtype=dtype)
-        self._open = torch.zeros((), dtype=dtype)
-        self.use(weights)
+        self._blocked, self._open = torch.full((), -torch.inf), torch.zeros(())
+        self.weights = weights
+        self.reset()
+
+    def reset(self) -> None:
+        """Gives the cache's memory back; what it held is lost."""
+        a = self.weights.architecture
+        self._positions = 0
+        self.cache = torch.zeros(a.layers, self.rows, 2 * a.kv_heads, 0, a.head_dim)
+        self.reserve(1)
+
+    def reserve(self, count: int) -> None:
+        """Makes room for `count` positions in each slot, and keeps what is there.
+
+        Fixed mode has `rows` positions more, where the padding rows of its passes write.
+        """
+        unit = FIXED_BUCKET if self.fixed else GROWTH
+        wanted = -(-(count + self.rows * self.fixed) // unit) * unit
+        if wanted <= self._positions:
+            return
+        a = self.weights.architecture
+        wanted = max(wanted, min(2 * self._positions, -(-self.length // unit) * unit))
+        grown = torch.zeros(a.layers, self.rows, 2 * a.kv_heads, wanted, a.head_dim)
+        grown[:, :, :, : self._positions] = self.cache
+        self.cache, self._positions = grown, wanted
+        self._cos, self._sin = _rotary_tables(a, wanted)
+        heads = torch.arange(2 * a.kv_heads)
+        self._row_offsets = (self._slot_numbers[:, None] * 2 * a.kv_heads + heads) * wanted
+        self._key_positions = torch.arange(wanted)
+
+    @property
+    def spare(self) -> int:
+        """A position that no request uses: where a row without a request writes in fixed mode."""
+        return self._positions - 1
 
     def use(self, weights: Weights) -> None:
         """Takes other weights of the same architecture; what the cache holds stays."""
@@ -161,25 +188,25 @@ class Decoder:
         return self._cos[positions][:, self._head_kinds], self._sin[positions][:, self._head_kinds]
 
     def _heads(self, x: torch.Tensor, layer: Layer, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        """Queries, keys and values of each row, turned to its position: [rows, heads + 2 * kv_heads, head_dim]."""
+        """Queries, keys, values of each row, turned to its position: [rows, heads + 2 * kv_heads, head_dim] float32."""
         a = self.weights.architecture
         h = F.rms_norm(x, (a.hidden,), layer.input_norm, a.norm_epsilon)
-        heads = F.linear(h, layer.qkv, layer.qkv_bias).view(len(x), -1, a.head_dim)
+        heads = F.linear(h, layer.qkv, layer.qkv_bias).float().view(len(x), -1, a.head_dim)
         return torch.addcmul(heads * cos, heads.roll(a.head_dim // 2, -1), sin)
 
     def _finish_layer(self, x: torch.Tensor, attended: torch.Tensor, layer: Layer) -> torch.Tensor:
         """The rest of a layer after attention."""
         a = self.weights.architecture
-        x = x + F.linear(attended.reshape(len(x), -1), layer.output, layer.output_bias)
+        x = x + F.linear(attended.reshape(len(x), -1).to(x.dtype), layer.output, layer.output_bias)
         h = F.rms_norm(x, (a.hidden,), layer.middle_norm, a.norm_epsilon)
         gate, up = F.linear(h, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
         return x + F.linear(F.silu(gate).mul_(up), layer.down, layer.down_bias)
 
 
-def _rotary_tables(a: Architecture, positions: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+def _rotary_tables(a: Architecture, positions: int) -> tuple[torch.Tensor, torch.Tensor]:
     """[positions, 2, head_dim] of cosines and signed sines; kind 1 leaves a head as it is."""
     frequencies = torch.tensor(a.rope.inverse_frequencies(a.head_dim), dtype=torch.float32)
     angles = torch.arange(positions, dtype=torch.float32)[:, None] * frequencies
     cos = torch.stack([angles.cos().repeat(1, 2), torch.ones(positions, a.head_dim)], dim=1)
     sin = torch.stack([torch.cat([-angles.sin(), angles.sin()], dim=1), torch.zeros(positions, a.head_dim)], dim=1)
-    return cos.to(dtype), sin.to(dtype)
+    return cos, sin

@@ -15,6 +15,7 @@ import torch
 from engine.decoder import Decoder
 
 PROBE_TOKENS = 3
+PROBE_SPAN = 600  # more than one block of attention, so that neighbours make rows look further than they need
 
 
 def settle(decoder: Decoder) -> str:
@@ -32,24 +33,25 @@ def consistent(decoder: Decoder) -> bool:
     count = min(PROBE_TOKENS, decoder.length - 1)
     prompt = torch.randint(vocab, (count,), generator=generator)
     last = decoder.rows - 1
+    decoder.reserve(min(PROBE_SPAN, decoder.length))
     results = [_stepped(decoder, prompt, slots, generator) for slots in ([0], [last // 2], [last], range(decoder.rows))]
     prefilled = decoder.prefill(last, prompt, 0, logits=True)
     if prefilled is not None:
         results.append(torch.softmax(prefilled, dim=-1)[-1])
-    decoder.cache.zero_()
+    decoder.reset()
     return all(torch.equal(result, results[0]) for result in results)
 
 
 def _stepped(decoder: Decoder, prompt: torch.Tensor, slots: Sequence[int], generator: torch.Generator) -> torch.Tensor:
     """Probabilities after `prompt` in `slots`, which must agree; other slots get other tokens at other positions."""
-    vocab, rows = decoder.weights.architecture.vocab, decoder.rows
+    vocab, rows, span = decoder.weights.architecture.vocab, decoder.rows, min(PROBE_SPAN, decoder.length)
     chosen = list(slots)
     probabilities = torch.empty(0)
     for position, token in enumerate(prompt.tolist()):
         tokens = torch.randint(vocab, (rows,), generator=generator)
-        positions = torch.randint(decoder.length, (rows,), generator=generator)
+        positions = torch.randint(span, (rows,), generator=generator)
         tokens[chosen], positions[chosen] = token, position
-        probabilities = torch.softmax(decoder.step(tokens, positions, decoder.length - 1), dim=-1)[chosen]
+        probabilities = torch.softmax(decoder.step(tokens, positions, span - 1), dim=-1)[chosen]
     if not all(torch.equal(row, probabilities[0]) for row in probabilities):
         return torch.full_like(probabilities[0], torch.nan)
     return probabilities[0]

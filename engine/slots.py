@@ -32,7 +32,7 @@ class Slots:
         self.count = 0
         # Row state, one entry a slot. Tensors share the arrays' memory.
         self._tokens = np.zeros(rows, np.int64)
-        self._positions = np.full(rows, decoder.length if decoder.fixed else 0, np.int64)
+        self._positions = np.zeros(rows, np.int64)
         self._seeds = np.zeros(rows, np.uint64)
         self._temperature = np.ones(rows, np.float32)
         self._greedy = np.zeros(rows, np.bool_)
@@ -74,8 +74,9 @@ class Slots:
         slot = self._requests.index(None)
         ids = np.array(request.prompt_ids + request.output_ids, np.int64)
         wants_logits = request.returned.prompt_logprobs_from >= 0 and not request.prompt_logprobs
-        reused = 0 if wants_logits else self._take_prefix(slot, ids)
+        self.decoder.reserve(len(request.prompt_ids) + request.params.max_new_tokens)
         tokens = torch.from_numpy(ids)
+        reused = 0 if wants_logits else self._take_prefix(slot, ids)
         if reused < len(ids) - 1 or wants_logits:
             logits = self.decoder.prefill(slot, tokens[reused:-1], reused, logits=wants_logits)
             if logits is not None:
@@ -114,8 +115,6 @@ class Slots:
         self._requests[slot] = None
         self.count -= 1
         self._greedy[slot], self._temperature[slot], self._top_p[slot], self._top_k[slot] = False, 1.0, 1.0, -1
-        if self.decoder.fixed:
-            self._positions[slot] = self.decoder.length
         if request.finish is not None and request.finish.get("message") == NOT_A_NUMBER:
             self.decoder.clear(slot)
             self._cached[slot] = 0
@@ -128,6 +127,8 @@ class Slots:
             self._compact()
         rows = self.decoder.rows if self.decoder.fixed else self.count
         busy = [(slot, r) for slot, r in enumerate(self._requests[:rows]) if r is not None]
+        if len(busy) < rows:
+            self._positions[[slot for slot, r in enumerate(self._requests) if r is None]] = self.decoder.spare
         longest = max(self._cached[slot] for slot, _ in busy)
         logits = self.decoder.step(self._token_tensor[:rows], self._position_tensor[:rows], longest)
         for slot, request in busy:

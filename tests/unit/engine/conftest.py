@@ -71,9 +71,11 @@ def qwen2(save_model: Any) -> tuple[Any, Path]:
 class Running:
     """A decode loop whose requests are waited for in the test's thread."""
 
-    def __init__(self, folder: Path, *, slots: int, fixed: bool, dtype: torch.dtype, single_rows: bool) -> None:
+    def __init__(
+        self, folder: Path, *, slots: int, fixed: bool, dtype: torch.dtype, single_rows: bool, length: int
+    ) -> None:
         weights = load_weights(folder, read_architecture(folder), dtype)
-        decoder = Decoder(weights, slots, CONTEXT, fixed=fixed)
+        decoder = Decoder(weights, slots, length, fixed=fixed)
         if fixed:
             settle(decoder)
         decoder.single_rows = decoder.single_rows or single_rows
@@ -119,8 +121,9 @@ def running() -> Iterator[Callable[..., Running]]:
         fixed: bool = False,
         dtype: torch.dtype = torch.float32,
         single_rows: bool = False,
+        length: int = CONTEXT,
     ) -> Running:
-        started.append(Running(folder, slots=slots, fixed=fixed, dtype=dtype, single_rows=single_rows))
+        started.append(Running(folder, slots=slots, fixed=fixed, dtype=dtype, single_rows=single_rows, length=length))
         return started[-1]
 
     yield start

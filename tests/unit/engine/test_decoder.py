@@ -62,6 +62,7 @@ def test_stretched_rotary_positions_equal_those_of_transformers(save_model: Any,
     model, folder = save_model("llama", rope_parameters=rope)
     ids = [3 + i * 7 % 250 for i in range(120)]
     decoder = Decoder(load_weights(folder, read_architecture(folder), torch.float32), 1, 160, fixed=False)
+    decoder.reserve(len(ids))
     with torch.inference_mode():
         logits = decoder.prefill(0, torch.tensor(ids), 0, logits=True)
     assert logits is not None
@@ -72,6 +73,7 @@ def test_a_prompt_in_pieces_equals_the_prompt_in_one(llama: Any) -> None:
     model, folder = llama
     ids = [3 + i * 7 % 250 for i in range(90)]
     decoder = Decoder(load_weights(folder, read_architecture(folder), torch.float32), 2, 160, fixed=False)
+    decoder.reserve(len(ids))
     with torch.inference_mode():
         parts = [decoder.prefill(1, torch.tensor(ids[a:b]), a, logits=True) for a, b in ((0, 1), (1, 50), (50, 90))]
     found = torch.cat([part for part in parts if part is not None])
