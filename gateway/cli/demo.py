@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import shlex
@@ -17,7 +18,7 @@ from gateway.cli.outcome import FAILED, INTERRUPTED, OK, say_error
 from gateway.cli.text import with_error
 from gateway.cli.watch import follow
 from gateway.client import ENDED, Client
-from gateway.client_errors import SlipstreamError
+from gateway.client_errors import SlipstreamError, WrongState
 
 OpenStack = Callable[[], AbstractContextManager[str]]
 
@@ -68,8 +69,9 @@ def _end_earlier(client: Client, job: dict[str, Any]) -> None:
     """An interrupted demo leaves its job, which would go on now and take half the machine."""
     for other in client.jobs(name=job["name"]):
         if other["id"] != job["id"] and other["state"] not in (*ENDED, "cancelling", "deleting"):
-            client.cancel(other["id"])
-            print(f"cancelled {other['id']}, left by an earlier demo", flush=True)
+            with contextlib.suppress(WrongState):  # it has just ended by itself
+                client.cancel(other["id"])
+                print(f"cancelled {other['id']}, left by an earlier demo", flush=True)
 
 
 def _export(client: Client, job: str, directory: Path) -> Path | None:

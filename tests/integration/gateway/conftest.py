@@ -78,7 +78,7 @@ class GatewayProcess:
         self.client.close()
         if self.process.poll() is None:
             self.process.send_signal(number)
-        return self.process.wait(10)
+        return self.process.wait(20)
 
 
 class Services:
