@@ -49,6 +49,7 @@ class JobState:
     rows: dict[int, Row] = field(default_factory=dict)  # of open groups
     returns: deque[Returned] = field(default_factory=deque)  # leases that ended and are not dealt with yet
     token_rate: Rate = field(default_factory=Rate)
+    _seen: tuple[int, int, str] = (-1, 0, "")
     goal_reached: str = ""  # what an evaluation said, if it was what the job is to stop at
 
     def __post_init__(self) -> None:
@@ -81,6 +82,11 @@ class JobState:
         return last_step(self.view, self.plan)
 
     @property
+    def more_batches(self) -> bool:
+        """Whether training samples are still of use; what is open after an early end is not."""
+        return self.view.batched_step < self.last_step
+
+    @property
     def applied_step(self) -> int:
         """Demonstrations are made by no version: a batch is as good as applied."""
         return self.view.batched_step if self.supervised else self.versions.applied_step(self.view.applied_floor)
@@ -93,7 +99,7 @@ class JobState:
     @property
     def num_waiting(self) -> int:
         """Samples that wait for a worker."""
-        training = 0 if self.supervised else self.work.num_waiting
+        training = self.work.num_waiting if self.more_batches and not self.supervised else 0
         return training + sum(each.work.num_waiting for each in self.rounds.open.values())
 
     def admissible(self) -> int:
@@ -103,7 +109,7 @@ class JobState:
         """The sample is open, and its trajectory is not stored as far as is known."""
         if self.job_state in ("cancelling", "failed"):
             return False
-        if key.eval_round is None and not self.view.wants(key.group, key.index):
+        if key.eval_round is None and not (self.more_batches and self.view.wants(key.group, key.index)):
             return False
         work = self.work_of(key)
         return work is not None and work.wants(key)
@@ -143,7 +149,11 @@ class JobState:
             self.goal_reached = f"version {version} has a solve rate of {rate:.3f}, the goal is {goal.solve_rate:g}"
 
     def forget_closed(self) -> None:
-        """What the ledger has closed needs no work any more."""
+        """What the ledger, a round's end or the job's state has closed needs no work and no lease any more."""
+        seen = (self.view.records, len(self.rounds.recorded), self.job_state)
+        if seen == self._seen:
+            return
+        self._seen = seen
         if len(self.work.groups) != len(self.view.open) or self.rows.keys() - self.view.open.keys():
             self.work.keep_only(self.view.open)
             for group in self.rows.keys() - self.view.open.keys():

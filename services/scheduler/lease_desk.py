@@ -101,7 +101,7 @@ class LeaseDesk:
         while len(leases) < ask.free_slots and size < MAX_REPLY_BYTES:
             now = self._steady()
             waiting = Waiting(
-                training=() if state.supervised else state.work.waiting(),
+                training=state.work.waiting() if state.more_batches and not state.supervised else (),
                 oldest_step=state.oldest_step,
                 evaluation=state.rounds.waiting(),
                 evaluated=state.rounds.version,

@@ -73,6 +73,7 @@ class LeaseTable:
         self.epoch = epoch
         self.lease_seconds, self.silent_seconds = lease_seconds, silent_seconds
         self.leases: dict[str, LeaseState] = {}
+        self._of_worker: dict[str, set[str]] = {}
         self.workers: dict[str, WorkerState] = {}
         self.stale_reports = 0
         self._counter = 0
@@ -84,7 +85,7 @@ class LeaseTable:
             raise ValueError(f"{key.id} is leased already")
         attempt = self.next_attempt()
         self._missed.pop(key.id, None)
-        self.leases[key.id] = LeaseState(key, attempt, worker, now + self.lease_seconds)
+        self._put(LeaseState(key, attempt, worker, now + self.lease_seconds))
         return attempt
 
     def next_attempt(self) -> Attempt:
@@ -104,11 +105,11 @@ class LeaseTable:
             current = lease is not None and lease.attempt == ended.attempt and lease.worker == ask.worker
             report.stale += not current
             if current:
-                self.leases.pop(ended.sample, None)
+                self._pop(ended.sample)
             if not ended.error:
                 report.finished.append(key)
                 if not current and lease is not None:
-                    self.leases.pop(ended.sample, None)
+                    self._pop(ended.sample)
             elif current:
                 report.returned.append(Returned(key, ended.attempt, ask.worker, ended.error, ended.counts))
         for held in ask.held:
@@ -120,7 +121,7 @@ class LeaseTable:
             back = held.attempt.epoch < self.epoch or self._missed.get(held.sample) == held.attempt
             if lease is None and back and wants(key):
                 lease = LeaseState(key, held.attempt, ask.worker, now + self.lease_seconds, held.tokens)
-                self.leases[held.sample] = lease
+                self._put(lease)
                 self._missed.pop(held.sample, None)
                 report.adopted.append(key)
             if lease is None or lease.attempt != held.attempt or lease.worker != ask.worker:
@@ -128,7 +129,7 @@ class LeaseTable:
                 report.revoked.append(held)
                 continue
             if not wants(key):
-                del self.leases[held.sample]
+                self._pop(held.sample)
                 report.revoked.append(held)
                 continue
             named.add(held.sample)
@@ -136,8 +137,8 @@ class LeaseTable:
                 report.new_tokens += held.tokens - lease.tokens
                 lease.tokens = held.tokens
                 lease.deadline = now + self.lease_seconds
-        for sample in [s for s, lease in self.leases.items() if lease.worker == ask.worker and s not in named]:
-            lease = self.leases.pop(sample)
+        for sample in sorted(self._of_worker.get(ask.worker, set()) - named):
+            lease = self._pop(sample)
             report.returned.append(Returned(lease.key, lease.attempt, ask.worker, NOT_RECEIVED, counts=False))
         self.stale_reports += report.stale
         self.workers[ask.worker] = WorkerState(
@@ -157,11 +158,11 @@ class LeaseTable:
             if lease.worker not in self.workers:
                 returned.append(Returned(lease.key, lease.attempt, lease.worker, SILENT, counts=False))
                 self._missed[sample] = lease.attempt
-                del self.leases[sample]
+                self._pop(sample)
             elif now > lease.deadline:
                 reason = f"{NO_PROGRESS} for {self.lease_seconds:g} s after {lease.tokens} tokens"
                 returned.append(Returned(lease.key, lease.attempt, lease.worker, reason, counts=True))
-                del self.leases[sample]
+                self._pop(sample)
         return returned
 
     def revoke(self, unwanted: Callable[[SampleKey], bool]) -> list[LeaseState]:
@@ -170,7 +171,7 @@ class LeaseTable:
             del self._missed[sample]
         gone = [lease for lease in self.leases.values() if unwanted(lease.key)]
         for lease in gone:
-            del self.leases[lease.key.id]
+            self._pop(lease.key.id)
         return gone
 
     def views(
@@ -188,6 +189,18 @@ class LeaseTable:
             )
             for name, state in self.workers.items()
         ]
+
+    def _put(self, lease: LeaseState) -> None:
+        self.leases[lease.key.id] = lease
+        self._of_worker.setdefault(lease.worker, set()).add(lease.key.id)
+
+    def _pop(self, sample: str) -> LeaseState:
+        lease = self.leases.pop(sample)
+        theirs = self._of_worker[lease.worker]
+        theirs.discard(sample)
+        if not theirs:
+            del self._of_worker[lease.worker]
+        return lease
 
     def _find(self, ask: AskLeases, sample: str) -> tuple[SampleKey | None, LeaseState | None]:
         """The sample, None when it is not one of this job, and its lease."""

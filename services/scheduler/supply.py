@@ -88,7 +88,7 @@ class Supply:
         """A lease ended without a trajectory, as far as its worker said. If one is stored all the same it counts."""
         state, key, now = self._state, returned.key, self._steady()
         work = state.work_of(key)
-        if work is None or not work.wants(key):
+        if work is None or not state.wants(key):
             return
         if await stored(self._bus, [key]):
             work.finish(key, now)

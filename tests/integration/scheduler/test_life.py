@@ -173,6 +173,16 @@ async def gone(world) -> bool:
     return await world.state() == ""
 
 
+async def test_a_job_that_nobody_works_on_says_so(nats_server, start, new_world, beside, until) -> None:
+    url = nats_server().url
+    async with new_world(url) as world:
+        process = start(url, SLIPSTREAM_SCHEDULER_STALL_SECONDS="0.2", SLIPSTREAM_SCHEDULER_PROGRESS_SECONDS="0.1")
+        await until(lambda: world.events("notice"))
+        (notice, *_) = await world.events("notice")
+        assert "8 samples wait and no rollout worker asks for work" in notice.body["text"]
+        assert process.said("no rollout worker asks for work")
+
+
 async def test_sigterm_ends_it_at_once(nats_server, start, new_world, beside, until) -> None:
     url = nats_server().url
     async with new_world(url) as world:
