@@ -40,7 +40,7 @@ def serve(settings: Settings) -> int:
     @contextlib.asynccontextmanager
     async def answering() -> AsyncIterator[None]:
         config = uvicorn.Config(
-            create_app(gateway), log_config=None, access_log=False, lifespan="off",
+            create_app(gateway), log_config=None, log_level="warning", access_log=False, lifespan="off",
             timeout_graceful_shutdown=GRACE_SECONDS, timeout_keep_alive=30,
         )  # fmt: skip
         server = Server(config)

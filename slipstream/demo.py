@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,18 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--job", type=Path, default=JOB_FILE, help="the job file (default examples/chain_sum.yaml)")
     parser.add_argument("--export", type=Path, default=Path("slipstream-demo-model"), help="where the model goes")
-    default_home = Path(os.environ.get("SLIPSTREAM_HOME", ".slipstream"))
-    parser.add_argument("--home", type=Path, default=default_home, help="the stack's folder (default .slipstream)")
+    parser.add_argument("--home", type=Path, default=default_home(), help="the stack's folder (default .slipstream)")
     parser.add_argument("--port", type=int, help="port of the HTTP gateway (default 8400, or SLIPSTREAM_PORT)")
     parser.set_defaults(run=_run)
+
+
+def default_home() -> Path:
+    return Path(os.environ.get("SLIPSTREAM_HOME", ".slipstream"))
 
 
 def _run(args: argparse.Namespace) -> int:
     from gateway.cli.demo import demo
     from slipstream.stack import running_stack
 
-    return demo(args.job, args.export, lambda: running_stack(args.home, args.port))
+    up = "up" if args.home == default_home() else f"up --home {shlex.quote(str(args.home))}"
+    return demo(args.job, args.export, lambda: running_stack(args.home, args.port), up)

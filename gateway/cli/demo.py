@@ -31,18 +31,18 @@ class StackFailed(Exception):
         self.code = code
 
 
-def demo(job_file: Path, export: Path, open_stack: OpenStack) -> int:
-    """Run the demo; its exit status."""
+def demo(job_file: Path, export: Path, open_stack: OpenStack, up: str = "up") -> int:
+    """Run the demo; its exit status. `up`: the words that start this stack again."""
     print("starting the stack (NATS, gateway, six services) ...", flush=True)
     try:
         with open_stack() as url, Client(url) as client:
-            return _run(client, url, job_file, export)
+            return _run(client, url, job_file, export, up)
     except StackFailed as error:
         say_error(f"the stack did not start: {error} (another port: SLIPSTREAM_PORT=8401)")
         return error.code or FAILED
 
 
-def _run(client: Client, url: str, job_file: Path, export: Path) -> int:
+def _run(client: Client, url: str, job_file: Path, export: Path, up: str) -> int:
     print(f"up at {url}; loading the model and checking the job ...", flush=True)
     job = client.submit_file(job_file)
     _end_earlier(client, job)
@@ -59,7 +59,7 @@ def _run(client: Client, url: str, job_file: Path, export: Path) -> int:
     print(f"\nledger         {balance_line(audit)} ({verdict})")
     if saved is not None:
         print(f"trained model  {saved}")
-    print("\n" + "\n".join(next_commands(job["id"], job_file, saved)))
+    print("\n" + "\n".join(next_commands(job["id"], job_file, saved, up)))
     if job["state"] != "completed":
         say_error(f"{job['id']} {job['state']}: {job['reason']}")
     return OK if job["state"] == "completed" and audit["balanced"] else FAILED
@@ -117,15 +117,15 @@ def _change(before: dict[str, Any], after: dict[str, Any], value: str, error: st
     return f"   ({new - old:+.3f} ± {math.hypot(old_error, new_error):.3f})"
 
 
-def next_commands(job: str, job_file: Path, model: Path | None) -> list[str]:
+def next_commands(job: str, job_file: Path, model: Path | None, up: str) -> list[str]:
     """What a person might want to do now, as it can be typed here."""
     slipstream = _typed("slipstream")
     tried = [
-        (f"{slipstream} up", "the stack again, with all that this run left in it; then, beside it:"),
+        (f"{slipstream} {up}", "the stack again, with all that this run left in it; then, beside it:"),
         (f"{slipstream} samples {job}", "read the answers and their rewards"),
         (f"{slipstream} sample {job}/0/0", "one sample's whole life"),
         (f"{slipstream} audit {job}", "the ledger's balance"),
-        (f"{slipstream} submit {shlex.quote(os.path.relpath(job_file))} --wait", "another run of the same job file"),
+        (f"{slipstream} submit {shlex.quote(_short(job_file))} --wait", "another run of the same job file"),
     ]
     width = max(len(command) for command, _ in tried)
     lines = ["try next:", *(f"  {command:<{width}}  {what}" for command, what in tried)]
@@ -133,6 +133,12 @@ def next_commands(job: str, job_file: Path, model: Path | None) -> list[str]:
         load = f"from transformers import AutoModelForCausalLM as M; print(M.from_pretrained({str(model)!r}))"
         lines.append(f'  {_typed("python")} -c "{load}"')
     return lines
+
+
+def _short(path: Path) -> str:
+    """From here where it lies below, else as it is."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative
 
 
 def _typed(program: str) -> str:

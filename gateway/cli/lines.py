@@ -20,8 +20,8 @@ def step_line(progress: Progress) -> str:
         f"solved {percent(body.get('exact_solve_rate'))}",
         f"staleness {number(progress.staleness, 2)}",
         f"{number(progress.tokens_per_second, 0)} tokens/s",
-        progress.in_stages,
-        f"left {duration(progress.seconds_left)}",
+        progress.in_stages if not progress.ended else "",
+        f"left {duration(progress.seconds_left)}" if not progress.ended else "",
     ]
     return "  ".join(part for part in parts if part)
 

@@ -21,7 +21,7 @@ def render(progress: Progress, now: float, width: int = 100) -> RenderableType:
     """The whole display."""
     head = Text.assemble(
         (progress.job, "bold"), "  ", (progress.state, COLOURS.get(progress.state, "cyan")),
-        f"  {duration(now - progress.created_at)}" if progress.created_at else "",
+        f"  {duration(progress.elapsed(now))}" if progress.created_at else "",
         f"  {progress.reason}" if progress.reason else "",
     )  # fmt: skip
     parts: list[RenderableType] = [head, _bar(progress, width), _numbers(progress)]

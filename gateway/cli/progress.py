@@ -25,6 +25,7 @@ class Progress:
     step: int = 0
     version: str = ""
     created_at: float = 0.0
+    newest_at: float = 0.0
     rewards: dict[int, float] = field(default_factory=dict)
     solve_rates: dict[int, float] = field(default_factory=dict)
     step_times: dict[int, float] = field(default_factory=dict)
@@ -51,6 +52,7 @@ class Progress:
 
     def apply(self, event: JobEvent) -> None:
         body = event.body
+        self.newest_at = max(self.newest_at, event.at)
         if event.event == "step":
             self._apply_step(event)
         elif event.event == "progress":
@@ -73,6 +75,10 @@ class Progress:
             value = body.get(key)
             if isinstance(value, int | float):
                 history[step] = float(value)
+
+    def elapsed(self, now: float) -> float:
+        """Seconds since it was created, up to its end."""
+        return (self.newest_at if self.ended else now) - self.created_at
 
     @property
     def staleness(self) -> float | None:

@@ -11,7 +11,7 @@ from typing import Any
 from gateway.cli.audit_text import audit_text
 from gateway.cli.lines import evaluation_line
 from gateway.cli.outcome import FAILED, OK
-from gateway.cli.text import clipped, number, percent, size, table, when
+from gateway.cli.text import clipped, number, percent, printable, size, table, when
 from gateway.cli.watch import the_job
 from gateway.client import Client
 
@@ -39,7 +39,7 @@ def samples(args: argparse.Namespace) -> int:
 def _sample_text(sample: dict[str, Any], *, full: bool) -> str:
     if "unreadable" in sample:
         return f"{sample['sample']}  cannot be read: {sample['unreadable']}"
-    cut: Callable[[str, int], str] = (lambda text, _: text) if full else clipped
+    cut: Callable[[str, int], str] = (lambda text, _: printable(text)) if full else clipped
     components = ", ".join(f"{name} {number(value)}" for name, value in (sample["components"] or {}).items())
     versions = ", ".join(f"{version} ({tokens})" for version, tokens in sample["versions"].items())
     reward = number(sample["reward"]) if sample["valid"] else f"not graded: {sample['error']}"

@@ -89,9 +89,14 @@ def when(at: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
+def printable(text: str) -> str:
+    """What a terminal may show: an answer's control characters would move the cursor, or worse."""
+    return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
+
+
 def clipped(text: str, width: int) -> str:
     """On one line, at most `width` characters."""
-    line = " ".join(text.split())
+    line = printable(" ".join(text.split()))
     return line if len(line) <= width else line[: width - 3] + "..."
 
 

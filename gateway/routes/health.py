@@ -64,10 +64,11 @@ class _Snapshot:
     def _gauges(self) -> Iterable[Metric]:
         families: dict[str, GaugeMetricFamily] = {}
         for presence in self._gateway.roster.alive():
-            for name, value in sorted(presence.gauges.items()):
+            for full_name, value in sorted(presence.gauges.items()):
+                name, _, job = full_name.partition(".")  # a gauge of one job is called <name>.<job>
                 metric = "slipstream_" + re.sub(r"[^a-zA-Z0-9_]", "_", name)
                 family = families.setdefault(
-                    metric, GaugeMetricFamily(metric, f"{name}, as its process says.", labels=["service", "id"])
+                    metric, GaugeMetricFamily(metric, f"{name}, as its process says.", labels=["service", "id", "job"])
                 )
-                family.add_metric([presence.service, presence.id], value)
+                family.add_metric([presence.service, presence.id, job], value)
         return families.values()

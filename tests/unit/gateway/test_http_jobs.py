@@ -352,7 +352,7 @@ def test_readiness_and_metrics_tell_who_is_alive(over_http, make):
             host="h",
             pid=1,
             started_at=0.0,
-            gauges={"slots_free": 3.0, "odd-name": 1.0},
+            gauges={"slots_free": 3.0, "odd-name": 1.0, "leased.sums-1a2b3c": 2.0},
         )
         gateway.roster.hear(m.encode(presence))
         gateway.roster.hear(b"\xc1")
@@ -368,8 +368,9 @@ def test_readiness_and_metrics_tell_who_is_alive(over_http, make):
     lines = metrics.text.splitlines()
     assert 'slipstream_jobs{state="running"} 1.0' in lines
     assert 'slipstream_processes{service="rollout"} 1.0' in lines
-    assert 'slipstream_slots_free{id="rollout-1",service="rollout"} 3.0' in lines
-    assert 'slipstream_odd_name{id="rollout-1",service="rollout"} 1.0' in lines
+    assert 'slipstream_slots_free{id="rollout-1",job="",service="rollout"} 3.0' in lines
+    assert 'slipstream_leased{id="rollout-1",job="sums-1a2b3c",service="rollout"} 2.0' in lines
+    assert 'slipstream_odd_name{id="rollout-1",job="",service="rollout"} 1.0' in lines
 
 
 def test_every_address_is_described(over_http):

@@ -20,6 +20,7 @@ def test_numbers_and_durations_are_short():
     assert (with_error(0.48, 0.031), with_error(0.48, None)) == ("0.480 ± 0.031", "0.480")
     assert (size(10), size(5_200_000), size(3.1e9)) == ("10 B", "5.2 MB", "3.1 GB")
     assert clipped("a  long\nanswer", 9) == "a long..."
+    assert clipped("\x1b[2Jgone", 40) == "\\x1b[2Jgone"
 
 
 def test_a_trend_is_an_arrow_only_beyond_its_noise():
