@@ -10,6 +10,7 @@ value our trainer would leave that group out, and the step would be short for th
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -22,12 +23,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from benchmarks.byte_model import make_10m
 from benchmarks.stack import PROJECT, local_stack
 from benchmarks.step_hops import HOPS, Batch, read_batches, timeline
 from benchmarks.table import publish, spread
 from benchmarks.trl_process import Step, trl
-from gateway.client import Client
+from gateway.client import ENDED, Client
 
 THREADS = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"}
 GROUP_SIZE = 8
@@ -58,6 +61,7 @@ class Found:
     ahead: list[float] = field(default_factory=list)  # staleness 1
     theirs: list[float] = field(default_factory=list)
     generate: list[float] = field(default_factory=list)  # TRL's share of it
+    cpu: dict[str, list[float]] = field(default_factory=lambda: {"ours": [], "TRL": []})
     tokens: dict[str, list[float]] = field(default_factory=lambda: {"ours": [], "TRL": []})
     prompt_tokens: dict[str, list[float]] = field(default_factory=lambda: {"ours": [], "TRL": []})
     hops: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in HOPS})
@@ -96,14 +100,34 @@ def write_rows(path: Path, count: int) -> Path:
     return path
 
 
+def cpu_by_process() -> dict[int, float]:
+    """CPU seconds of everything that the benchmark has started, so far."""
+    used = {}
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            used[process.pid] = times.user + times.system
+    return used
+
+
 def run_job(url: str, home: Path, text: str) -> tuple[list[dict[str, Any]], dict[int, Batch]]:
-    """Its step events and its batches, once it has ended."""
+    """Its step events, each with the `cpu` seconds since the one before, and its batches, once it has ended."""
+    cpu: dict[int, float] = {}
     with Client(url) as client:
         job = client.submit(text)["id"]
-        ended = client.wait(job, timeout_seconds=900)
+        before = cpu_by_process()
+        for event in client.events(job):
+            if event.event == "step":
+                now = cpu_by_process()
+                cpu[event.step] = sum(used - before.get(pid, 0.0) for pid, used in now.items())
+                before = now
+            elif event.event == "state" and event.body["state"] in ENDED:
+                break
+        ended = client.job(job)
         if ended["state"] != "completed":
             raise SystemExit(f"{job} is {ended['state']}: {ended['reason']} (logs in {home / 'logs'})")
-        return client.metrics(job)["steps"], read_batches(home, job)
+        events = [event | {"cpu": cpu[event["step"]]} for event in client.metrics(job)["steps"]]
+        return events, read_batches(home, job)
 
 
 def our_turn(found: Found, url: str, home: Path, text: str) -> None:
@@ -111,6 +135,7 @@ def our_turn(found: Found, url: str, home: Path, text: str) -> None:
     for before, event in itertools.pairwise(events):
         batch = batches[event["step"]]
         found.ours.append(event["at"] - before["at"])
+        found.cpu["ours"].append(event["cpu"])
         found.tokens["ours"].append(batch.tokens)
         found.prompt_tokens["ours"].append(batch.prompt_tokens)
         for name, seconds in timeline(before, event, batch).items():
@@ -129,6 +154,7 @@ def their_turn(found: Found, step: Step) -> None:
         said = step()
         found.theirs.append(said["seconds"])
         found.generate.append(said["generate"])
+        found.cpu["TRL"].append(said["cpu"])
         found.tokens["TRL"].append(said["tokens"])
         found.prompt_tokens["TRL"].append(said["prompt_tokens"])
 
@@ -167,9 +193,10 @@ def workloads(scratch: Path) -> list[Workload]:
 def step_row(workload: Workload, precision: str, found: Found) -> list[object]:
     ratio = statistics.median(found.theirs) / statistics.median(found.ours)
     tokens = [f"{statistics.mean(found.tokens[who]):.0f}" for who in ("ours", "TRL")]
+    cpu = [f"{statistics.median(found.cpu[who]):.3g}" for who in ("ours", "TRL")]
     return [
         workload.name, precision, spread(found.ours), f"{statistics.mean(found.ahead):.3g}", spread(found.theirs),
-        f"**{ratio:.2f}**", PRECISIONS[precision], " / ".join(tokens),
+        f"**{ratio:.2f}**", PRECISIONS[precision], " / ".join(cpu), " / ".join(tokens),
     ]  # fmt: skip
 
 
@@ -200,7 +227,7 @@ def main(names: Sequence[str] = (), precisions: Sequence[str] = tuple(PRECISIONS
     )
     header = [
         "model, answers x tokens", "precision", "our step, s", "staleness 1, s", "TRL 1.16 step, s", "TRL / ours",
-        "aim at least", "tokens a step, ours / TRL",
+        "aim at least", "CPU seconds a step, ours / TRL", "tokens a step, ours / TRL",
     ]  # fmt: skip
     print(publish("grpo_step", "A whole GRPO step", note, header, steps))
     header = ["model, answers x tokens", "precision", *HOPS, "our step", "TRL's generate"]

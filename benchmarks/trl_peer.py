@@ -5,9 +5,9 @@ Runs in an environment of its own and imports nothing of this project:
     python trl_peer.py '{"model": FOLDER, "rows": JSONL, "answers": 16, "max_tokens": 32, "bf16": true, ...}'
 
 One JSON line a step on stdout: its seconds (from the line that it read until the optimizer has moved), how many of
-them went into generating, the tokens of its prompts and answers. The model is loaded in float32 and computes under
-autocast when `bf16` is set, which is the precision of our own trainer. The rest is what TRL does by default; logging,
-saving and the progress bar are off, since they are not part of a step.
+them went into generating, its CPU seconds, the tokens of its prompts and answers. The model is loaded in float32 and
+computes under autocast when `bf16` is set, which is the precision of our own trainer. The rest is what TRL does by
+default; logging, saving and the progress bar are off, since they are not part of a step.
 """
 
 from __future__ import annotations
@@ -62,17 +62,17 @@ class Turns(TrainerCallback):
     def __init__(self, reward: PatternReward, tokenizer: Any, out: Any) -> None:
         self.reward, self.tokenizer, self.out = reward, tokenizer, out
         self.trainer: TimedTrainer | None = None
-        self.begin = 0.0
+        self.begin = self.cpu_begin = 0.0
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
         assert self.trainer is not None
         if not sys.stdin.readline():
             os._exit(0)  # the benchmark has what it wanted
         self.trainer.generate_seconds = 0.0
-        self.begin = time.perf_counter()
+        self.begin, self.cpu_begin = time.perf_counter(), time.process_time()
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        seconds = time.perf_counter() - self.begin
+        seconds, cpu = time.perf_counter() - self.begin, time.process_time() - self.cpu_begin
         assert self.trainer is not None
         prompts = [
             self.tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)["input_ids"]
@@ -81,6 +81,7 @@ class Turns(TrainerCallback):
         said = {
             "seconds": seconds,
             "generate": self.trainer.generate_seconds,
+            "cpu": cpu,
             "prompt_tokens": sum(map(len, prompts)),
             "tokens": sum(map(len, self.reward.completion_ids)),
         }
