@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
@@ -25,8 +25,18 @@ BOUNDS = {"greater_than": ("over", "gt"), "greater_than_equal": ("at least", "ge
           "less_than_equal": ("at most", "le")}  # fmt: skip
 
 
-def complaint(detail: ErrorDetails) -> Problem:
-    """One finding as one line."""
+def complaints(details: Sequence[ErrorDetails]) -> list[Problem]:
+    """Each finding as one line. A list whose entries are wrong also counts as too short; that one is left out."""
+    places = [detail["loc"] for detail in details]
+    return [
+        _complaint(detail)
+        for detail in details
+        if detail["type"] != "too_short"
+        or not any(place[: len(detail["loc"])] == detail["loc"] and place != detail["loc"] for place in places)
+    ]
+
+
+def _complaint(detail: ErrorDetails) -> Problem:
     place = detail["loc"]
     return Problem(path=".".join(str(part) for part in place), message=_message(detail, place))
 

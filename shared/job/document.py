@@ -45,6 +45,8 @@ A job is one YAML file. Every field has a default that runs on a laptop, except 
   `data.huggingface`) start from the job file's folder.
 - Evaluation prompts share no question with the training rows; the job says how many rows that removed. reasoning-gym
   tasks are finite: `chain_sum` of two one-digit terms has 200 questions in all.
+- Rows of a file may carry a text column `part`; evaluations are reported for each part, as for `data.parts`.
+- What rewards get and give is in [rewards.md](rewards.md).
 - All randomness follows from `seed`. Two runs of one file draw the same rows in the same order and give every answer
   the same seed.
 - Numbers that follow from others are not options: stream sizes, the number of answers in flight
@@ -93,7 +95,8 @@ def _kind(annotation: Any) -> str:
     if origin in (Union, types.UnionType):
         return _kind(next(argument for argument in arguments if argument is not type(None)))
     if origin is tuple:
-        return f"list of {_kind(arguments[0])}"
+        inner = _kind(arguments[0])
+        return "list of sections" if inner == "section" else f"list of {inner}"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return "section"
     if get_args(annotation) and hasattr(annotation, "__metadata__"):

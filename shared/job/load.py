@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from shared.job.complaints import complaint, shown
+from shared.job.complaints import complaints, shown
 from shared.job.rules import broken_rules
 from shared.job.spec import JobSpec
 from shared.job.yaml_text import MAX_BYTES, BadYaml, read_yaml
@@ -42,7 +42,7 @@ def load_job(source: str | bytes | Mapping[str, Any]) -> JobSpec:
     try:
         spec = JobSpec.model_validate(dict(source))
     except ValidationError as error:
-        raise BadJob([complaint(detail) for detail in error.errors(include_url=False)]) from error
+        raise BadJob(complaints(error.errors(include_url=False))) from error
     broken = broken_rules(spec)
     if broken:
         raise BadJob(broken)

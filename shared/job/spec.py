@@ -27,7 +27,7 @@ class Section(BaseModel):
 class DataPart(Section):
     """One share of a mix of reasoning-gym tasks. Evaluations are reported for each part by its name."""
 
-    name: Name = Field(description="Label that each of its rows carries.")
+    name: Name = Field(description="Label of its rows; evaluations name it.")
     reasoning_gym: str = Field(min_length=1, max_length=100, description="A reasoning-gym task, e.g. chain_sum.")
     settings: dict[str, Any] = Field(default_factory=dict, description="The task's own settings.")
     share: float = Field(
@@ -108,7 +108,7 @@ class RewardSpec(Section):
     weight: float = Field(default=1.0, ge=-1e6, le=1e6, description="Its factor in the sum; 0: only shown.")
     extract: Literal["whole", "last_number", "tag", "regex"] = Field(
         default="whole",
-        description="What part of the answer is graded: all of it, its last number, <tag>...</tag>, or a regex.",
+        description="What part of the answer is graded: all of it, its last number, `<tag>...</tag>`, or a regex.",
     )
     tag: str = Field(default="answer", pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,40}$", description="For extract: tag.")
     pattern: str = Field(
