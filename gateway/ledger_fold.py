@@ -231,6 +231,10 @@ class LedgerFold:
         if not record.reason:
             self.report("reason", f"record {self.sequence} drops samples without a reason", record.samples)
         moved = self._move(record.samples, Place.DROPPED, "dropped")
+        gone = set(record.samples)
+        for step, batch in list(self.batches.items()):
+            if step > self.trained_step and not gone.isdisjoint(s.sample for s in batch.samples):
+                del self.batches[step]  # never to be trained: its bodies need not stay
         self.dropped_reasons[record.reason or "(none)"] += moved
 
     def _dead(self, record: Dead) -> None:

@@ -38,7 +38,7 @@ def demo(job_file: Path, export: Path, open_stack: OpenStack, up: str = "up") ->
         with open_stack() as url, Client(url) as client:
             return _run(client, url, job_file, export, up)
     except StackFailed as error:
-        say_error(f"the stack did not start: {error} (another port: SLIPSTREAM_PORT=8401)")
+        say_error(f"the stack did not start: {error}")
         return error.code or FAILED
 
 
@@ -47,7 +47,8 @@ def _run(client: Client, url: str, job_file: Path, export: Path, up: str) -> int
     job = client.submit_file(job_file)
     _end_earlier(client, job)
     print(f"{job['id']} is {job['state']}: {job['algorithm']} of {job['model']}, {job['steps']} steps\n", flush=True)
-    followed = follow(client, job, "live" if sys.stdout.isatty() else "plain")
+    farewell = f"ending the stack: {{0}} goes on at the next `slipstream {up}`, `slipstream cancel {{0}}` ends it then"
+    followed = follow(client, job, "live" if sys.stdout.isatty() else "plain", farewell)
     if followed.code == INTERRUPTED:
         return INTERRUPTED
     job = client.job(job["id"])

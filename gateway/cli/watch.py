@@ -41,7 +41,10 @@ class Followed:
         self.code = code
 
 
-def follow(client: Client, job: dict[str, Any], style: str) -> Followed:
+GOES_ON = "{0} goes on without you: `slipstream watch {0}` looks again, `slipstream cancel {0}` ends it"
+
+
+def follow(client: Client, job: dict[str, Any], style: str, interrupted: str = GOES_ON) -> Followed:
     """Show a job until it ends, as `live`, `plain` or `json`. Ctrl-C ends the watching only, and says so."""
     progress = Progress.of(job)
     try:
@@ -55,10 +58,7 @@ def follow(client: Client, job: dict[str, Any], style: str) -> Followed:
         else:
             _print_lines(client, progress, as_json=style == "json")
     except KeyboardInterrupt:
-        say_error(
-            f"{progress.job} goes on without you: `slipstream watch {progress.job}` looks again, "
-            f"`slipstream cancel {progress.job}` ends it"
-        )
+        say_error(interrupted.format(progress.job))
         return Followed(progress, INTERRUPTED)
     if style == "live" and progress.reason and progress.state == "failed":
         say_error(f"{progress.job} failed: {progress.reason}")
