@@ -131,7 +131,9 @@ def _report_sightings(fold: LedgerFold, seen: Sightings, state: str) -> None:
         fold.report("altered", "scored samples differ from the digest recorded in their batch", seen.altered)
     # A batch's bodies must stay until no kept checkpoint lies before it. When the job has ended, nothing falls back.
     needed = fold.trained_step if state in ("completed", "cancelled") else fold.oldest_kept_step
-    gone = [sample for step, sample, _ in seen.missing_bodies.values() if step > needed and step in fold.batches]
+    gone = [
+        sample for step, sample, _ in seen.missing_bodies.values() if step > needed and step not in fold.given_up_steps
+    ]
     if gone:
         fold.report("lost", f"{len(gone)} batched samples are no longer in the scored stream", gone)
 

@@ -103,6 +103,7 @@ class LedgerFold:
         self.problems: list[Problem] = []
         self.problem_count = 0
         self.batches: dict[int, Batched] = {}
+        self.given_up_steps: set[int] = set()  # batched, then dropped: never trained, so their bodies need not stay
         self._open: dict[int, bytearray] = {}
         self._closed = Intervals()
         self._moves = {
@@ -232,9 +233,9 @@ class LedgerFold:
             self.report("reason", f"record {self.sequence} drops samples without a reason", record.samples)
         moved = self._move(record.samples, Place.DROPPED, "dropped")
         gone = set(record.samples)
-        for step, batch in list(self.batches.items()):
+        for step, batch in self.batches.items():
             if step > self.trained_step and not gone.isdisjoint(s.sample for s in batch.samples):
-                del self.batches[step]  # never to be trained: its bodies need not stay
+                self.given_up_steps.add(step)
         self.dropped_reasons[record.reason or "(none)"] += moved
 
     def _dead(self, record: Dead) -> None:

@@ -13,6 +13,7 @@ import asyncio
 import hashlib
 import logging
 import os
+import re
 import shutil
 from collections.abc import Collection
 from pathlib import Path, PurePosixPath
@@ -57,6 +58,10 @@ class WeightsStore:
     def clear(self) -> None:
         """Remove everything."""
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def forget(self, job: str) -> None:
+        """Remove all versions of a job that is gone."""
+        shutil.rmtree(self._folder / job, ignore_errors=True)
 
     def prune(self, job: str, keep: Collection[str]) -> None:
         """Remove the job's versions that are not in `keep`."""
@@ -139,6 +144,16 @@ def sound(path: Path, file: FileEntry) -> bool:
             return hashlib.file_digest(content, "sha256").hexdigest() == file.sha256
     except OSError:
         return False
+
+
+def sweep_dead(root: Path, own_id: str) -> None:
+    """Remove the caches that killed workers of this host left under `root`, by the process number in their names."""
+    name, _, _ = own_id.rpartition("-")
+    host, _, _ = name.rpartition("-")
+    for folder in root.iterdir() if root.is_dir() else ():
+        match = re.fullmatch(re.escape(host) + r"-(\d+)-\w+", folder.name)
+        if match is not None and folder.name != own_id and not Path(f"/proc/{match[1]}").exists():
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def complete(folder: Path, files: list[FileEntry]) -> bool:

@@ -46,6 +46,10 @@ class Worker:
     async def follow_jobs(self) -> None:
         async for record in watch_jobs(self._bus):
             self._states[record.id] = record.state
+            if record.state == DELETED:
+                del self._states[record.id]
+                if self._session is None or self._session.job != record.id:
+                    await asyncio.to_thread(self._store.forget, record.id)
 
     async def run(self) -> None:
         """Until the service is told to stop; then what is held goes back and the engine ends."""
@@ -98,6 +102,8 @@ class Worker:
                 task.cancel()
             await asyncio.gather(working, stopping, leaving, return_exceptions=True)
             self._session = None
+            if self._states.get(job, DELETED) in ("deleting", DELETED):
+                self._store.forget(job)
             self._idle_since = time.monotonic()
             log.info("left %s", job)
 

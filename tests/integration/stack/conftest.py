@@ -165,7 +165,7 @@ def job_file(**changes):
             "size": 200,
             "template": "raw",
         },
-        "reward": [{"name": "right", "kind": "exact"}, {"name": "short", "kind": "length", "target_tokens": 4}],
+        "reward": [{"name": "right", "kind": "exact"}, {"name": "low", "kind": "regex", "pattern": "[a-m]"}],
         "algorithm": {"steps": 4, "group_size": 4, "groups_per_step": 2, "learning_rate": 1e-4, "staleness": 1},
         "sampling": {"max_tokens": 8},
         "checkpoint": {"every": 2},

@@ -128,3 +128,18 @@ def test_a_ledger_record_that_cannot_be_read_is_a_problem_and_the_rest_is_read(b
     assert [p["kind"] for p in audit.problems] == ["unreadable", "unreadable"]
     assert audit.ledger_sequence == 6
     assert audit.issued == 2
+
+
+def test_bodies_of_a_batch_that_the_end_of_the_job_dropped_may_be_gone(book, make):
+    async def scenario():
+        bus = await make.new_bus(make.JOB)
+        ids = make.sample(0, 0), make.sample(0, 1)
+        book.issue(0)
+        book.batch(1, *ids)
+        book.drop(*ids, reason="job ended")
+        await book.publish(bus)
+        return await audit_job(bus, make.job_record(state="cancelled"))
+
+    audit = run(scenario())
+    assert audit.balanced, audit.problems
+    assert audit.dropped == 2
