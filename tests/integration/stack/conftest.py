@@ -42,6 +42,7 @@ class Stack:
         self.port = free_port()
         self.environment = {**os.environ, "SLIPSTREAM_THREADS": "1", **(environment or {})}
         self.process = None
+        self.client = Client(f"http://127.0.0.1:{self.port}")
 
     @property
     def data(self):
@@ -60,17 +61,12 @@ class Stack:
                 stdout=log,
                 stderr=log,
             )
-        self.client = Client(f"http://127.0.0.1:{self.port}")
-        wait_for(self.said_up, "start of the stack", 60)
-        wait_for(self.ready, "readiness of the gateway", 60)
+        wait_for(self.said_up, "start of the stack", 120)
 
     def said_up(self):
         text = (self.home / "up.log").read_text()
         assert self.process.poll() is None, text
         return "up at http" in text.rpartition("stopping")[2]
-
-    def ready(self):
-        import httpx
 
         return httpx.get(f"{self.client.url}/readyz").status_code == 200
 
@@ -124,6 +120,7 @@ class Stack:
         assert self.process.wait(15) in (0, 130)
 
     def end(self):
+        self.client.close()
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
             try:
