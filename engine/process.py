@@ -33,6 +33,7 @@ from engine.weights import load_weights
 SWITCH_SECONDS = 0.0005
 GRACE_SECONDS = 1
 PR_SET_PDEATHSIG = 1
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 
 
 class StartError(Exception):
@@ -53,6 +54,7 @@ def run(settings: Settings) -> int:
         level=settings.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s engine %(message)s"
     )
     _end_with_parent()
+    _keep_freed_memory()
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
         with _bind(settings) as listener:
@@ -66,6 +68,15 @@ def run(settings: Settings) -> int:
 def _end_with_parent() -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _keep_freed_memory() -> None:
+    """Tells glibc not to give a step's buffers back: each step would fault them in again, a tenth of its time."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        mallopt(M_ARENA_MAX, 1)  # threads' own arenas are capped at 64 MiB, and give back what is larger
+        mallopt(M_MMAP_THRESHOLD, 32 * 2**20)
+        mallopt(M_TRIM_THRESHOLD, 256 * 2**20)
 
 
 def _bind(settings: Settings) -> socket.socket:

@@ -37,7 +37,7 @@ def uniforms(seeds: npt.NDArray[np.uint64], positions: npt.NDArray[np.int64]) ->
 class Rows:
     """Sampling settings, one entry a row. Temperature 0 has been turned into `greedy` and temperature 1."""
 
-    temperature: torch.Tensor
+    temperature: npt.NDArray[np.float32]
     greedy: npt.NDArray[np.bool_]
     top_p: npt.NDArray[np.float32]
     top_k: npt.NDArray[np.int64]
@@ -59,7 +59,9 @@ def draw(logits: torch.Tensor, rows: Rows, uniform: npt.NDArray[np.float32], wan
     `want_kept` names the rows whose kept ids are wanted. A row with logits that are not numbers gives NaN.
     """
     vocab = logits.shape[-1]
-    probabilities = torch.softmax(logits / rows.temperature[:, None], dim=-1)
+    # Dividing by 1 changes no bit, so whether it is left out may depend on the neighbours.
+    tempered = logits if (rows.temperature == 1).all() else logits / torch.from_numpy(rows.temperature)[:, None]
+    probabilities = torch.softmax(tempered, dim=-1)
     top_k = np.where(rows.top_k < 1, vocab, np.minimum(rows.top_k, vocab))
     cut = np.flatnonzero(~rows.greedy & ((top_k < vocab) | (rows.top_p < 1)))
     kept: dict[int, list[int]] = {}

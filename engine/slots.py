@@ -40,7 +40,6 @@ class Slots:
         self._top_k = np.full(rows, -1, np.int64)
         self._token_tensor = torch.from_numpy(self._tokens)
         self._position_tensor = torch.from_numpy(self._positions)
-        self._temperature_tensor = torch.from_numpy(self._temperature)
         # What each slot's cache holds: its ids, how many of them, and under which weights they were computed.
         self._ids: list[npt.NDArray[np.int64]] = [np.zeros(0, np.int64)] * rows
         self._cached = [0] * rows
@@ -134,7 +133,7 @@ class Slots:
         for slot, request in busy:
             if len(request.output_ids) < request.params.min_new_tokens:
                 logits[slot, sorted(request.params.stop_ids | self.eos_ids)] = -torch.inf
-        settings = Rows(self._temperature_tensor[:rows], self._greedy[:rows], self._top_p[:rows], self._top_k[:rows])
+        settings = Rows(self._temperature[:rows], self._greedy[:rows], self._top_p[:rows], self._top_k[:rows])
         drawn = draw(
             logits,
             settings,

@@ -13,7 +13,7 @@ from engine.sampling import Rows, draw, uniforms
 
 def rows(count: int, *, temperature: float = 1.0, greedy: bool = False, top_p: float = 1.0, top_k: int = -1) -> Rows:
     return Rows(
-        torch.full((count,), temperature),
+        np.full(count, temperature, np.float32),
         np.full(count, greedy),
         np.full(count, top_p, np.float32),
         np.full(count, top_k, np.int64),
@@ -88,7 +88,7 @@ def test_a_row_does_not_depend_on_the_others() -> None:
     generator = torch.Generator().manual_seed(5)
     logits = torch.randn(12, 700, generator=generator).bfloat16().float()  # many equal values, as in bfloat16 engines
     settings = Rows(
-        torch.tensor([0.6, 1.0, 1.3] * 4),
+        np.array([0.6, 1.0, 1.3] * 4, np.float32),
         np.array([False, False, True, False] * 3),
         np.array([1.0, 0.9, 0.5] * 4, np.float32),
         np.array([-1, 5, 300, 128, 127, -1] * 2, np.int64),
