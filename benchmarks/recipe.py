@@ -12,6 +12,7 @@ Left out: everything that makes the real thing robust. It exists so that a chang
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import math
 import sys
@@ -78,6 +79,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--target-tokens", type=int, default=8)
     parser.add_argument("--normalisation", default="token")
     parser.add_argument("--beta2", type=float, default=0.99)
+    parser.add_argument("--precision", choices=["float32", "bfloat16", "auto"], default="auto")
     parser.add_argument("--prompts", type=int, default=256, help="held-out prompts")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--skip-greedy", action="store_true")
@@ -104,7 +106,7 @@ def run(options: argparse.Namespace, seed: int, tokenizer: Any) -> None:
         loss_normalisation=options.normalisation,
         adam_beta2=options.beta2,
     )
-    autocast = pick_autocast("auto", torch.device("cpu"))
+    autocast = pick_autocast(options.precision, torch.device("cpu"))
     learner = Learner(model, algorithm=algorithm, sampling=sampling, autocast=autocast, pad_id=2)
     train, held_out = questions(options, seed, tokenizer)
     sampler = Sampler(model, tokenizer, options, np.random.default_rng(seed))
@@ -207,16 +209,15 @@ class Sampler:
         self.tokenizer = tokenizer
         self.max_tokens = options.max_tokens
         self.length_weight, self.target_tokens = options.length_weight, options.target_tokens
+        self.dtype = pick_autocast(options.precision, torch.device("cpu")) or torch.float32
         self.random = random
         self.engine: Any = None
         self.refresh()
 
     def refresh(self) -> None:
-        """Take the learner's weights over, in bfloat16, as an engine would hold them."""
-        import copy
-
+        """Take the learner's weights over, in the type that an engine would hold them in."""
         if self.engine is None:
-            self.engine = copy.deepcopy(self.model).to(torch.bfloat16)
+            self.engine = copy.deepcopy(self.model).to(self.dtype)
         with torch.no_grad():
             for mine, theirs in zip(self.engine.parameters(), self.model.parameters(), strict=True):
                 mine.copy_(theirs)
