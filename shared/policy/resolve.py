@@ -16,6 +16,7 @@ from shared.policy.folder import ModelFolder, open_folder
 from shared.policy.making import make_once
 from shared.policy.smollm2 import make_smollm2
 from shared.policy.tiny import make_tiny, make_tiny_qwen2
+from shared.wire.messages import JOB_ID
 
 SHIPPED: dict[str, Callable[[Path], None]] = {
     "smollm2-135m-instruct": make_smollm2,
@@ -46,7 +47,7 @@ def resolve_model(spec: str, data_dir: Path) -> ModelFolder:
 def _checkpoint(job: str, data_dir: Path) -> ModelFolder:
     """The newest checkpoint of `job`: highest step, then highest epoch."""
     root = data_dir / "checkpoints"
-    if Path(job).name != job or not (root / job).is_dir():
+    if not JOB_ID.match(job) or not (root / job).is_dir():
         known = sorted(p.name for p in root.iterdir() if p.is_dir()) if root.is_dir() else []
         near = difflib.get_close_matches(job, known, n=1, cutoff=0.4)
         hint = f"; did you mean job:{near[0]}?" if near else ""

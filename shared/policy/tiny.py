@@ -17,7 +17,7 @@ from shared.policy.files import write_json
 from shared.policy.weights import write_safetensors
 
 HIDDEN, MLP, LAYERS, HEADS, KV_HEADS, CONTEXT = 128, 320, 4, 4, 2, 256
-ROPE_THETA = 500.0  # the slowest rotary pair turns about half a circle over the context
+ROPE_THETA = 500.0  # the slowest rotary pair turns by 0.8 rad over the context
 SPECIAL = ("<|pad|>", "<|start|>", "<|end|>")
 PAD, START, END = range(3)
 VOCABULARY = len(SPECIAL) + 256

@@ -73,7 +73,9 @@ class Tokenizer:
     ) -> list[int]:
         """The ids of a prompt, ready for the engine: as a chat of one question, or the text itself."""
         if template == "raw":
-            return [*self._raw_start, *self.encode_plain(text if system is None else f"{system}\n{text}")]
+            if system is not None:
+                raise ModelError("a system message needs template: chat")
+            return [*self._raw_start, *self.encode_plain(text)]
         messages = [{"role": "user", "content": text}]
         if system is not None:
             messages.insert(0, {"role": "system", "content": system})
