@@ -68,8 +68,6 @@ class Stack:
         assert self.process.poll() is None, text
         return "up at http" in text.rpartition("stopping")[2]
 
-        return httpx.get(f"{self.client.url}/readyz").status_code == 200
-
     def ps(self):
         done = subprocess.run(self.command("ps", "--json"), cwd=PROJECT, capture_output=True, text=True, timeout=30)
         return json.loads(done.stdout) if done.returncode == 0 else []
