@@ -16,6 +16,7 @@ from engine.text import StopStrings, Text
 
 MASK_LIMIT = 4096  # SGLang's default of --sampling-mask-max-tokens
 MAX_ANSWERS = 4096
+DEFAULT_NEW_TOKENS = 128
 
 # Sampling parameters of SGLang that change nothing at these values, and are not computed here at others.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -115,8 +116,17 @@ KNOWN = {
 }  # fmt: skip
 
 
-def parse_sampling(given: Any) -> tuple[SamplingParams, int, bool]:
-    """`sampling_params` as (parameters, n, whether a seed was given)."""
+@dataclass(frozen=True)
+class Parsed:
+    """One `sampling_params` object; `bounded`: it says itself how many tokens it wants."""
+
+    params: SamplingParams
+    n: int
+    bounded: bool
+
+
+def parse_sampling(given: Any) -> Parsed:
+    """`sampling_params`, checked as far as it can be without the prompt."""
     if given is None:
         given = {}
     if not isinstance(given, dict):
@@ -142,7 +152,7 @@ def parse_sampling(given: Any) -> tuple[SamplingParams, int, bool]:
     seed = given.get("sampling_seed")
     if seed is not None and (not _is_int(seed) or not -(2**63) <= seed < 2**63):
         raise BadRequest(f"sampling_seed must be an integer in [-2**63, 2**63 - 1], got {seed!r}.")
-    most = _integer(given, "max_new_tokens", 128, 0, 2**31)
+    most = _integer(given, "max_new_tokens", DEFAULT_NEW_TOKENS, 0, 2**31)
     least = _integer(given, "min_new_tokens", 0, 0, 2**31)
     if least > most:
         raise BadRequest(f"min_new_tokens must be in [0, max_new_tokens({most})], got {least}.")
@@ -160,7 +170,8 @@ def parse_sampling(given: Any) -> tuple[SamplingParams, int, bool]:
         skip_special_tokens=_flag(given, "skip_special_tokens", True),
         stream_interval=_integer(given, "stream_interval", 1, 1, 2**31),
     )
-    return params, _integer(given, "n", 1, 1, MAX_ANSWERS), seed is not None
+    n = _integer(given, "n", 1, 1, MAX_ANSWERS)
+    return Parsed(params, n, bounded=given.get("max_new_tokens") is not None)
 
 
 def parse_generate(body: Any, limits: Limits) -> Batch:
@@ -173,7 +184,7 @@ def parse_generate(body: Any, limits: Limits) -> Batch:
     prompts, single = _prompts(body, limits)
     sampling = _spread(body.get("sampling_params"), len(prompts), "sampling_params")
     parsed = [parse_sampling(one) for one in sampling]
-    copies = {n for _, n, _ in parsed}
+    copies = {one.n for one in parsed}
     if len(copies) > 1:
         raise BadRequest("n must be the same for all prompts of a batch.")
     n = copies.pop() if copies else 1
@@ -187,19 +198,22 @@ def parse_generate(body: Any, limits: Limits) -> Batch:
     stream, prompt_ids = _flag(body, "stream"), _flag(body, "return_prompt_token_ids")
     requests = []
     for copy in range(n):
-        for i, (ids, (params, _, seeded)) in enumerate(zip(prompts, parsed, strict=True)):
+        for i, (ids, one) in enumerate(zip(prompts, parsed, strict=True)):
             row = {name: values[i] for name, values in columns.items()}
-            logprobs = _flag(row, "return_logprob")
-            returned = Returned(
-                logprobs=logprobs,
-                prompt_logprobs_from=_integer(row, "logprob_start_len", -1, -1, len(ids)) if logprobs else -1,
-                prompt_ids=prompt_ids,
-                kept_ids=_flag(row, "return_sampling_mask"),
-            )
             # Copies of one prompt under one seed would be the same answer n times.
-            own = replace(params, seed=params.seed + copy) if seeded or copy else params
-            requests.append(_request(rids[copy * len(prompts) + i], ids, own, returned, limits, stream))
+            params = replace(one.params, seed=one.params.seed + copy)
+            if not one.bounded:
+                room = min(params.max_new_tokens, max(0, limits.context_length - len(ids)))
+                params = replace(params, max_new_tokens=room, min_new_tokens=min(params.min_new_tokens, room))
+            returned = _returned(row, len(ids), prompt_ids=prompt_ids)
+            requests.append(_request(rids[copy * len(prompts) + i], ids, params, returned, limits, stream))
     return Batch(requests, single and n == 1, stream)
+
+
+def _returned(row: dict[str, Any], prompt_tokens: int, *, prompt_ids: bool) -> Returned:
+    logprobs = _flag(row, "return_logprob")
+    start = _integer(row, "logprob_start_len", -1, -1, prompt_tokens) if logprobs else -1
+    return Returned(logprobs, start, prompt_ids, _flag(row, "return_sampling_mask"))
 
 
 def _request(

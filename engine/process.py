@@ -53,6 +53,8 @@ def run(settings: Settings) -> int:
     logging.basicConfig(
         level=settings.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s engine %(message)s"
     )
+    # Until the server has handlers of its own: end at once, without a stack trace.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     _end_with_parent()
     _keep_freed_memory()
     sys.setswitchinterval(SWITCH_SECONDS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -235,6 +236,7 @@ class Server:
         flushed = await self._result(self.loop.swap(weights, version, flush=flush))
         if flush and not flushed:
             return False, NOT_FLUSHED
+        logging.info("weights %s from %s", self._version if version is None else version, path)
         self._model_path = str(path)
         if version is None:
             return True, UPDATED

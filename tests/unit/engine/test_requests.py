@@ -45,6 +45,16 @@ def test_requests_without_a_seed_differ() -> None:
     assert found.requests[0].params.seed != found.requests[1].params.seed
 
 
+def test_copies_without_a_seed_differ_too() -> None:
+    found = parse(input_ids=[1], sampling_params={"n": 3, "max_new_tokens": 5})
+    assert len({r.params.seed for r in found.requests}) == 3
+
+
+def test_an_unbounded_answer_gets_what_the_context_leaves() -> None:
+    (request,) = parse(input_ids=[1] * 90, sampling_params={"min_new_tokens": 20}).requests
+    assert (request.params.max_new_tokens, request.params.min_new_tokens) == (10, 10)
+
+
 def test_ids_of_a_batch_follow_the_given_one() -> None:
     sampling = {"max_new_tokens": 5}
     assert [r.rid for r in parse(input_ids=[[1], [2]], rid="a", sampling_params=sampling).requests] == ["a_0", "a_1"]
