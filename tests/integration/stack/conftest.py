@@ -53,7 +53,7 @@ class Stack:
 
     def up(self, *words):
         self.home.mkdir(parents=True, exist_ok=True)
-        with (self.home / "up.log").open("ab") as log:
+        with (self.home / "up.log").open("wb") as log:
             self.process = subprocess.Popen(
                 self.command("up", "--quiet", "--port", str(self.port), *words),
                 cwd=PROJECT,
@@ -66,7 +66,7 @@ class Stack:
     def said_up(self):
         text = (self.home / "up.log").read_text()
         assert self.process.poll() is None, text
-        return "up at http" in text.rpartition("stopping")[2]
+        return "up at http" in text
 
     def ps(self):
         done = subprocess.run(self.command("ps", "--json"), cwd=PROJECT, capture_output=True, text=True, timeout=30)
