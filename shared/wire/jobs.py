@@ -1,9 +1,9 @@
 """Jobs as services see them: the record in the bucket `jobs`, one task a job, one holder a role.
 
-    async for record in watch_jobs(bus): ...                  every job, then each change
-    await change_job(bus, id, lambda record: changed)         compare-and-set
-    await supervise_jobs(service, start)                      one task for each job in the wanted states
-    await hold_role(bus, job, "scheduler", holder, work)      `work` runs while the lock is held
+async for record in watch_jobs(bus): ...                  every job, then each change
+await change_job(bus, id, lambda record: changed)         compare-and-set
+await supervise_jobs(service, start)                      one task for each job in the wanted states
+await hold_role(bus, job, "scheduler", holder, work)      `work` runs while the lock is held
 """
 
 from __future__ import annotations

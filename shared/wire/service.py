@@ -148,9 +148,7 @@ async def _serve(bus: Bus, main: Main[S], name: str, settings: S, stopping: asyn
             service = Service(bus, tasks, stopping, name, settings)
             log.info("ready as %s on %s", service.id, settings.nats_url)
             state = partial(getattr, service, "state")
-            tasks.create_task(
-                heartbeat(bus, name, service.id, state, service.gauges, service.detail), name="heartbeat"
-            )
+            tasks.create_task(heartbeat(bus, name, service.id, state, service.gauges, service.detail), name="heartbeat")
             tasks.create_task(_fail_when_closed(bus), name="connection")
             running = tasks.create_task(_main(main, service), name="main")
             await stopping.wait()

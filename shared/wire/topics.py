@@ -107,9 +107,7 @@ def scored(job: str, max_bytes: int = -1) -> Stream:
 
 def objects(job: str, max_bytes: int = -1) -> Stream:
     """Bodies over the inline limit, in chunks `objects.<job>.<sha256>.<n>`; the bus writes and reads them."""
-    return Stream(
-        f"objects-{checked(job)}", (f"objects.{job}.>",), max_bytes=max_bytes, max_messages_per_subject=1
-    )
+    return Stream(f"objects-{checked(job)}", (f"objects.{job}.>",), max_bytes=max_bytes, max_messages_per_subject=1)
 
 
 def job_streams(job: str, max_bytes: int = -1) -> tuple[Stream, ...]:

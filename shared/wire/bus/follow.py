@@ -133,4 +133,3 @@ class Follower:
             await self._link.send(f"$JS.API.CONSUMER.DELETE.{self._stream}.{name}")
         except (Away, Unreachable):
             return
-

@@ -116,9 +116,7 @@ class Publisher:
     async def _check_stream(self, subject: str, patience_seconds: float) -> None:
         """Nobody took the message: no such stream, or a server that is still starting?"""
         what = f"publish to {subject}"
-        found = await self._jetstream.ask(
-            "STREAM.NAMES", {"subject": subject}, what, patience_seconds=patience_seconds
-        )
+        found = await self._jetstream.ask("STREAM.NAMES", {"subject": subject}, what, patience_seconds=patience_seconds)
         if not found.get("streams"):
             raise NotFound(f"publish to {subject}: no stream takes it")
 
