@@ -34,7 +34,7 @@ from gateway.client import ENDED, Client
 
 THREADS = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"}
 GROUP_SIZE = 8
-TURNS, COUNTED = 2, 3  # steps of a turn that are counted, after one that is not
+TURNS, COUNTED = 3, 2  # steps of a turn that are counted, after one that is not
 AHEAD_WARM_UP, AHEAD_COUNTED = 2, 5  # with staleness 1: one run, and its last step has nothing left to overlap with
 LEARNING_RATE = 1e-6
 PATTERNS = [(rf"\A(?:[\s\S]{{{n}}})*\Z", weight) for n, weight in ((2, 1.0), (3, 0.61), (5, 0.37))]
@@ -209,7 +209,7 @@ def hop_row(workload: Workload, precision: str, found: Found) -> list[object]:
 def main(names: Sequence[str] = (), precisions: Sequence[str] = tuple(PRECISIONS)) -> None:
     steps: list[list[object]] = []
     hops: list[list[object]] = []
-    began, used = os.getloadavg()[0], time.monotonic()
+    loads, began = [os.getloadavg()[0]], time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         for workload in workloads(scratch):
@@ -217,13 +217,16 @@ def main(names: Sequence[str] = (), precisions: Sequence[str] = tuple(PRECISIONS
                 continue
             for precision in precisions:
                 found = measure(workload, precision, scratch / f"{workload.max_tokens}-{precision}")
+                loads.append(os.getloadavg()[0])
                 if found.prompt_tokens["ours"][-COUNTED:] != found.prompt_tokens["TRL"][-COUNTED:]:
                     print(f"the prompts differ: {found.prompt_tokens}", file=sys.stderr)
                 steps.append(step_row(workload, precision, found))
                 hops.append(hop_row(workload, precision, found))
+                print(*steps[-1], *hops[-1][2:], sep=" | ", file=sys.stderr, flush=True)
     note = (
         f"Groups of {GROUP_SIZE}, the same prompts in turns of {COUNTED} counted steps; {TURNS * COUNTED} counted on "
-        f"each side ({AHEAD_COUNTED} with staleness 1). Median (min to max). The load average was {began:.1f} before."
+        f"each side ({AHEAD_COUNTED} with staleness 1). Median (min to max). The machine's load average was "
+        f"{loads[0]:.1f} before and {min(loads[1:]):.1f} to {max(loads[1:]):.1f} after each part; about 2 is our own."
     )
     header = [
         "model, answers x tokens", "precision", "our step, s", "staleness 1, s", "TRL 1.16 step, s", "TRL / ours",
@@ -233,7 +236,7 @@ def main(names: Sequence[str] = (), precisions: Sequence[str] = tuple(PRECISIONS
     header = ["model, answers x tokens", "precision", *HOPS, "our step", "TRL's generate"]
     note = "Median seconds of each hop with staleness 0, where none overlap; beside them what TRL takes to generate."
     print(publish("grpo_hops", "What each hop of our step costs", note, header, hops))
-    print(f"{time.monotonic() - used:.0f} s", file=sys.stderr)
+    print(f"took {time.monotonic() - began:.0f} s", file=sys.stderr)
 
 
 if __name__ == "__main__":
