@@ -230,21 +230,22 @@ class Trainer:
             preexec_fn=lambda: ctypes.CDLL(None).prctl(1, signal.SIGKILL),
         )
 
-    def children(self) -> list[int]:
-        """The processes that train."""
+    def children(self, job: str = "") -> list[int]:
+        """The processes that train, or the one that trains `job`."""
         found = []
-        for path in Path("/proc").glob("[0-9]*/stat"):
+        for path in Path("/proc").glob("[0-9]*"):
             try:
-                fields = path.read_text().rpartition(")")[2].split()
+                state, parent = (path / "stat").read_text().rpartition(")")[2].split()[:2]
+                command = (path / "cmdline").read_text()
             except OSError:
                 continue
-            if int(fields[1]) == self.process.pid and fields[0] != "Z":
-                found.append(int(path.parent.name))
+            if int(parent) == self.process.pid and state != "Z" and job in command:
+                found.append(int(path.name))
         return found
 
-    def kill_child(self) -> int:
-        """SIGKILL to the one process that trains; its id."""
-        (child,) = self.children()
+    def kill_child(self, job: str) -> int:
+        """SIGKILL to the process that trains the job; its id."""
+        (child,) = self.children(job)
         os.kill(child, signal.SIGKILL)
         return child
 

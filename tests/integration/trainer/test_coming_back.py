@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+
+from shared.wire.ledger import Ledger
+from shared.wire.messages import batch_digest
 
 
 def weights(w, version: str) -> dict[str, np.ndarray]:
@@ -31,7 +35,7 @@ async def test_a_killed_trainer_redoes_the_recorded_steps_to_the_same_weights_an
         trainer = start_trainer(nats_url)
         await straight.trained_to(4)
         await w.announced_step(3)
-        first = trainer.kill_child()
+        first = trainer.kill_child(w.job)
         asked = len(w.asked)
         w.ready = 4
         await w.trained_to(4)
@@ -50,14 +54,12 @@ async def test_a_killed_trainer_redoes_the_recorded_steps_to_the_same_weights_an
 async def test_a_redone_step_is_announced_when_nobody_can_fetch_the_newest_version_any_more(
     world, nats_url, start_trainer, make_spec
 ):
-    import shutil
-
     async with world("lost", make_spec(steps=3, checkpoint={"every": 4})) as w:
         w.ready = 2
         trainer = start_trainer(nats_url)
         newest = await w.announced_step(2)
         shutil.rmtree((w.data_dir / newest.path).parent)
-        trainer.kill_child()
+        trainer.kill_child(w.job)
         w.ready = 3
         await w.trained_to(3)
         redone = [e for e in await w.events("step") if e.body["version"].endswith(".2")]
@@ -65,7 +67,7 @@ async def test_a_redone_step_is_announced_when_nobody_can_fetch_the_newest_versi
 
 
 async def test_a_broken_checkpoint_is_set_aside_and_the_one_before_it_is_used(
-    world, nats_url, start_trainer, make_spec
+    world, nats_url, start_trainer, make_spec, wait_until
 ):
     async with world("broken", make_spec(steps=6)) as w:
         w.ready = 5
@@ -77,34 +79,46 @@ async def test_a_broken_checkpoint_is_set_aside_and_the_one_before_it_is_used(
         bytes_ = bytearray(state.read_bytes())
         bytes_[len(bytes_) // 2] ^= 1
         state.write_bytes(bytes_)
-        w.ready = 6
         start_trainer(nats_url)
+
+        async def again():
+            await w.ledger.append(lambda: None)
+            return any(record.checkpoint == "4.2" for record in w.trained)
+
+        await wait_until(again, "steps 3 and 4 recorded again")
+        assert any("4.1 is broken" in e.body["text"] for e in await w.events("notice"))
+        assert (w.data_dir / "checkpoints" / w.job / "4.1.set-aside").is_dir()
+        w.ready = 6
         await w.trained_to(6)
         assert [(r.first, r.last, r.checkpoint) for r in w.trained] == [
             (1, 2, "2.1"), (3, 4, "4.1"), (3, 4, "4.2"), (5, 6, "6.2"),
         ]  # fmt: skip
-        assert any("4.1 is broken" in e.body["text"] for e in await w.events("notice"))
-        assert (w.data_dir / "checkpoints" / w.job / "4.1.set-aside").is_dir()
 
 
-async def test_a_checkpoint_whose_record_was_never_written_is_adopted_by_the_next_holder_only(
+async def test_a_checkpoint_whose_record_was_never_written_is_adopted_by_the_next_holder(
     world, nats_url, start_trainer, make_spec
 ):
-    async with world("adopt", make_spec(steps=3, checkpoint={"every": 2}), answering=False) as w:
-        await w.record(1), await w.record(2)
+    spec = make_spec(steps=3, checkpoint={"every": 2})
+    async with world("written", spec) as first:
+        first.ready = 2
         trainer = start_trainer(nats_url)
-        await w.trained_to(2)
+        await first.trained_to(2)
         trainer.kill()
-        folder = w.data_dir / "checkpoints" / w.job
-        # The same job seen by a ledger that lacks the record: what a kill between folder and record leaves.
-        async with world("adopt", make_spec(steps=3, checkpoint={"every": 2})) as other:
-            from services.trainer.checkpoint import Standing, standing, verify
-
-            manifest = verify(folder / "2.1")
-            digest = w.trained[0].digest
-            assert standing(manifest, None, digest, 2) is Standing.ADOPTABLE
-            assert standing(manifest, None, digest, 3) is Standing.FOREIGN
-            assert other.trained == []
+    async with world("killed", spec) as w:
+        # The folder that this job's epoch 1 left when it was killed before it wrote the record.
+        await w.record(1)
+        await w.record(2)
+        await Ledger(w.bus, w.job, "trainer", "killed", lambda *_: None).open()
+        left = w.data_dir / "checkpoints" / w.job / "2.1"
+        shutil.copytree(first.data_dir / "checkpoints" / first.job / "2.1", left)
+        manifest = json.loads((left / "manifest.json").read_text())
+        manifest |= {"job": w.job, "batches": batch_digest([w.batched[1], w.batched[2]])}
+        (left / "manifest.json").write_text(json.dumps(manifest))
+        w.ready = 3
+        start_trainer(nats_url)
+        await w.trained_to(3)
+        assert [(r.epoch, r.first, r.last, r.checkpoint) for r in w.trained] == [(2, 1, 2, "2.1"), (2, 3, 3, "3.2")]
+        assert [e.step for e in await w.events("step")] == [3]
 
 
 async def test_half_a_checkpoint_is_no_checkpoint(world, nats_url, start_trainer, make_spec):
