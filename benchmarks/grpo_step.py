@@ -34,8 +34,8 @@ from gateway.client import ENDED, Client
 
 THREADS = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"}
 GROUP_SIZE = 8
-TURNS, COUNTED = 3, 2  # steps of a turn that are counted, after one that is not
-AHEAD_WARM_UP, AHEAD_COUNTED = 2, 5  # with staleness 1: one run, and its last step has nothing left to overlap with
+TURNS, COUNTED = 2, 3  # steps of a turn that are counted, after one that is not
+AHEAD_WARM_UP, AHEAD_COUNTED = 2, 3  # with staleness 1: one run, and its last step has nothing left to overlap with
 LEARNING_RATE = 1e-6
 PATTERNS = [(rf"\A(?:[\s\S]{{{n}}})*\Z", weight) for n, weight in ((2, 1.0), (3, 0.61), (5, 0.37))]
 PRECISIONS = {"bfloat16": "1.6 (never under 1.3)", "float32": "1"}
