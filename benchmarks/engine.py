@@ -135,7 +135,10 @@ def sglang(folder: Path) -> list[str]:
     venv = Path(os.environ.get("SLIPSTREAM_SGLANG_VENV", ROOT / ".slipstream" / "sglang"))
     subprocess.run([ROOT / "deploy" / "sglang_cpu" / "install.sh", venv], check=True)
     launcher = ROOT / "deploy" / "sglang_cpu" / "launch.py"
-    return [str(venv / "bin" / "python"), str(launcher), "--model-path", str(folder), "--dtype", "bfloat16"]
+    return [
+        str(venv / "bin" / "python"), str(launcher), "--model-path", str(folder), "--dtype", "bfloat16",
+        "--skip-tokenizer-init",
+    ]  # fmt: skip
 
 
 def make_10m(folder: Path) -> Path:

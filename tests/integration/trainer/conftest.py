@@ -53,7 +53,7 @@ from shared.wire.topics import (
     snapshot_subject,
 )
 
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 120.0
 
 
 async def until(condition: Callable[[], Awaitable[Any]], what: str, seconds: float = DEADLINE_SECONDS) -> Any:

@@ -40,15 +40,17 @@ async def test_a_killed_trainer_redoes_the_recorded_steps_to_the_same_weights_an
         w.ready = 4
         await w.trained_to(4)
         assert first not in trainer.children()
-        assert [(r.first, r.last, r.checkpoint) for r in w.trained] == [(1, 4, "4.2")]
-        assert {a.step for a in w.asked[asked:] if a.trainer_epoch == 2} == {
+        (record,) = w.trained
+        epoch = record.epoch  # 2, or more where a loaded machine lost the lock on the way
+        assert (record.first, record.last, record.checkpoint) == (1, 4, f"4.{epoch}") and epoch >= 2
+        assert {a.step for a in w.asked[asked:] if a.trainer_epoch == epoch} == {
             4
-        }  # what is recorded is not asked for again
+        }  # the recorded are not asked for again
         steps = [(e.step, e.body["redone"], e.body["version"]) for e in await w.events("step")]
-        assert steps[-4:] == [(1, True, "1.2"), (2, True, "2.2"), (3, True, "3.2"), (4, False, "4.2")]
-        assert same(weights(w, "4.2"), weights(straight, "4.1"))
-        names = sorted(p.name for p in (w.data_dir / "snapshots" / w.job).iterdir())
-        assert "4.2" in names and not {"1.2", "2.2", "3.2"} & set(names)
+        assert steps[-4:] == [(step, step < 4, f"{step}.{epoch}") for step in (1, 2, 3, 4)]
+        assert same(weights(w, record.checkpoint), weights(straight, straight.trained[0].checkpoint))
+        names = {p.name for p in (w.data_dir / "snapshots" / w.job).iterdir()}
+        assert f"4.{epoch}" in names and not {f"{step}.{epoch}" for step in (1, 2, 3)} & names
 
 
 async def test_a_redone_step_is_announced_when_nobody_can_fetch_the_newest_version_any_more(
