@@ -13,6 +13,8 @@ from pathlib import Path
 
 import httpx
 
+from deploy.local.process import die_with_parent
+
 PROJECT = Path(__file__).resolve().parents[1]
 
 
@@ -24,7 +26,11 @@ def local_stack(home: Path, *words: str, environment: dict[str, str] | None = No
         port = s.getsockname()[1]
     command = [sys.executable, "-m", "deploy.local", "up", "--quiet", "--home", str(home), "--port", str(port), *words]
     process = subprocess.Popen(
-        command, cwd=PROJECT, env={**os.environ, **(environment or {})}, stdout=subprocess.DEVNULL
+        command,
+        cwd=PROJECT,
+        env={**os.environ, **(environment or {})},
+        stdout=subprocess.DEVNULL,
+        preexec_fn=die_with_parent,
     )
     url = f"http://127.0.0.1:{port}"
     try:

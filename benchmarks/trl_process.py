@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.stack import PROJECT
+from deploy.local.process import die_with_parent
 
 ENVIRONMENT = PROJECT / "benchmarks" / ".trl-venv"
 TORCH = "torch==2.13.0"  # first and alone: so pip takes the CPU build where it finds one
@@ -39,7 +40,13 @@ def trl(options: dict[str, Any], log: Path, threads: dict[str, str]) -> Iterator
     command = [environment(), PROJECT / "benchmarks" / "trl_peer.py", json.dumps(options)]
     with log.open("wb") as errors:
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=os.environ | threads
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env=os.environ | threads,
+            preexec_fn=die_with_parent,
         )
     assert process.stdin is not None and process.stdout is not None
     ask, answers = process.stdin, process.stdout
