@@ -27,6 +27,7 @@ DELETED = "deleted"  # the state that `watch_jobs` gives a job whose record is g
 ACTIVE_STATES = ("running", "pausing", "paused", "cancelling")
 FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS = 0.5, 15.0
 LOCK_POLL_SECONDS = 0.5
+TELL_AFTER_FAILURES = 4
 
 
 async def get_job(bus: Bus, id: str) -> JobRecord | None:
@@ -114,7 +115,8 @@ async def supervise_jobs(
     """Keep one task for each job whose state is in `states`, until cancelled.
 
     A task is cancelled when its job leaves the states. One that raised is started again after a growing delay, with
-    the newest record; one that returned is done with the job until the job leaves the states and comes back.
+    the newest record, and people are told when that does not help; one that returned is done with the job until the
+    job leaves the states and comes back.
     """
     newest: dict[str, JobRecord] = {}
     tasks: dict[str, asyncio.Task[None]] = {}
@@ -123,7 +125,7 @@ async def supervise_jobs(
     async def keep(id: str, before: asyncio.Task[None] | None) -> None:
         if before is not None:
             await asyncio.wait({before})
-        delay = FIRST_BACKOFF_SECONDS
+        delay, failures = FIRST_BACKOFF_SECONDS, 0
         while True:
             began = time.monotonic()
             try:
@@ -131,8 +133,12 @@ async def supervise_jobs(
                 return
             except Exception as error:  # one job's failure must not reach the others
                 log.error("job %s: %s, again in %g s", id, _said(error), delay, exc_info=_trace(error))
-            if time.monotonic() - began > 2 * LONGEST_BACKOFF_SECONDS:
-                delay = FIRST_BACKOFF_SECONDS
+                if time.monotonic() - began > 2 * LONGEST_BACKOFF_SECONDS:
+                    delay, failures = FIRST_BACKOFF_SECONDS, 0
+                failures += 1
+                if failures == TELL_AFTER_FAILURES:
+                    text = f"{service.name} fails again and again, see its log: {_said(error)}"
+                    await service.event(id, "notice", {"level": "error", "text": text})
             await asyncio.sleep(delay)
             delay = min(2 * delay, LONGEST_BACKOFF_SECONDS)
 

@@ -23,9 +23,9 @@ from shared.wire.jobs import (
     watch_jobs,
 )
 from shared.wire.ledger import Fenced
-from shared.wire.messages import JobRecord
+from shared.wire.messages import Event, JobRecord, decode
 from shared.wire.service import CommonSettings, Service
-from shared.wire.topics import BUCKETS, JOBS
+from shared.wire.topics import BUCKETS, EVENTS, JOBS, SHARED_STREAMS
 
 
 def record(id: str, state: str = "running", at: float = 1.0) -> JobRecord:
@@ -134,6 +134,25 @@ async def test_each_wanted_job_has_one_task_and_none_when_it_leaves():
         await delete_job(bus, "b")
         await until(lambda: at_work == ["a"])
     assert at_work == []
+
+
+async def test_people_are_told_once_when_a_task_fails_again_and_again(monkeypatch):
+    monkeypatch.setattr(jobs, "FIRST_BACKOFF_SECONDS", 0.001)
+    bus = await made()
+    await bus.declare(SHARED_STREAMS)
+    tries = 0
+
+    async def work(record):
+        nonlocal tries
+        tries += 1
+        raise ValueError("broken for good")
+
+    await create_job(bus, record("bad"))
+    async with running(supervise_jobs(await service(bus), work)):
+        await until(lambda: tries > jobs.TELL_AFTER_FAILURES + 1)
+    told = [stored async for stored in bus.follow(EVENTS.name, subject="events.bad.notice", live=False)]
+    assert [decode(Event, stored.data).body["level"] for stored in told] == ["error"]
+    assert "broken for good" in decode(Event, told[0].data).body["text"]
 
 
 async def test_a_task_that_raised_starts_again_and_one_that_returned_does_not(monkeypatch):
