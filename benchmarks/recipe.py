@@ -79,8 +79,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--target-tokens", type=int, default=8)
     parser.add_argument("--normalisation", default="token")
     parser.add_argument("--beta2", type=float, default=0.99)
-    parser.add_argument("--precision", choices=["float32", "bfloat16", "auto"], default="auto")
-    parser.add_argument("--prompts", type=int, default=256, help="held-out prompts")
+    parser.add_argument("--precision", choices=["float32", "bfloat16", "auto"], default="float32")
+    parser.add_argument("--prompts", type=int, default=100, help="held-out questions; at most half of all there are")
+    parser.add_argument("--samples", type=int, default=4, help="sampled answers to each of them")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--skip-greedy", action="store_true")
     parser.add_argument("--show", type=int, default=0, help="print so many answers of each evaluation")
@@ -174,24 +175,27 @@ def example(number: int, group: int, question: Question, answer: Answer) -> Exam
 
 
 def evaluate(sampler: Sampler, held_out: Sequence[Question], options: argparse.Namespace) -> dict[str, list[float]]:
+    """For each mode the solve rate of each question."""
     result = {}
     for mode in ("sampled",) if options.skip_greedy else ("greedy", "sampled"):
-        answers = sampler.answers(held_out, greedy=mode == "greedy")
-        result[mode] = [a.exact for a in answers]
-        for question, answer in list(zip(held_out, answers, strict=True))[: options.show]:
+        each = 1 if mode == "greedy" else options.samples
+        answers = sampler.answers([q for q in held_out for _ in range(each)], greedy=mode == "greedy")
+        solved = np.array([a.exact for a in answers]).reshape(len(held_out), each)
+        result[mode] = solved.mean(axis=1).tolist()
+        for question, answer in list(zip(held_out, answers[::each], strict=True))[: options.show]:
             text = sampler.tokenizer.decode(answer.ids)
             print(f"{mode} {question.text[-12:]!r} ({question.answer}) -> {text!r} {answer.exact}", file=sys.stderr)
     return result
 
 
 def compare(before: dict[str, list[float]], after: dict[str, list[float]]) -> dict[str, Any]:
-    """Rates, and the paired z of their difference: its mean over its standard error."""
+    """Rates, and the z of their difference, paired by question: its mean over its standard error."""
     result: dict[str, Any] = {}
     for mode, first in before.items():
         difference = np.array(after[mode]) - np.array(first)
         error = difference.std(ddof=1) / math.sqrt(len(difference))
         result[mode] = {
-            "answers": len(first),
+            "questions": len(first),
             "before": round(float(np.mean(first)), 3),
             "after": round(float(np.mean(after[mode])), 3),
             "z": round(float(difference.mean() / error), 1) if error else 0.0,
