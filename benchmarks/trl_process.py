@@ -56,7 +56,7 @@ def trl(options: dict[str, Any], log: Path, threads: dict[str, str]) -> Iterator
         ask.flush()
         line = answers.readline()
         if not line:
-            raise SystemExit(f"TRL ended: {log.read_text()[-2000:]}")
+            raise SystemExit(f"TRL ended with code {process.wait()}: {log.read_text()[-2000:]}")
         found: dict[str, Any] = json.loads(line)
         return found
 
