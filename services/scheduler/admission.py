@@ -31,13 +31,14 @@ def last_step(view: LedgerView, plan: Plan) -> int:
     return view.ending.last_step if view.ending is not None else plan.steps
 
 
-def admissible(view: LedgerView, plan: Plan, applied_step: int) -> int:
-    """How many more groups may be issued: room under the staleness rule, what the remaining steps need (dropped and
-    dead groups are replaced), and what the data still has."""
+def admissible(view: LedgerView, plan: Plan, applied_step: int, up_to_step: int | None = None) -> int:
+    """How many more groups may be issued: room under the staleness rule, what the steps to come need (dropped and
+    dead groups are replaced; `up_to_step` holds training back there), and what the data still has."""
     if view.ending is not None:
         return 0
     room = plan.groups_at_once - view.in_system(applied_step)
-    needed = plan.steps * plan.groups_per_step - (view.issued - view.gone)
+    last = plan.steps if up_to_step is None else min(plan.steps, up_to_step)
+    needed = last * plan.groups_per_step - (view.issued - view.gone)
     left = needed if plan.groups_available is None else plan.groups_available - view.issued
     return max(0, min(room, needed, left))
 

@@ -26,6 +26,8 @@ from services.scheduler.work import Work
 from shared.job.spec import JobSpec
 from shared.wire.messages import SampleKey
 
+VERSION_HELD_AFTER_SECONDS = 5.0  # two heartbeats, in which weight-broadcast hears that a version is wanted
+
 
 @dataclass(frozen=True)
 class Material:
@@ -102,8 +104,23 @@ class JobState:
         training = self.work.num_waiting if self.more_batches and not self.supervised else 0
         return training + sum(each.work.num_waiting for each in self.rounds.open.values())
 
-    def admissible(self) -> int:
-        return admissible(self.view, self.plan, self.applied_step) if self.job_state == "running" else 0
+    def admissible(self, now: float) -> int:
+        if self.job_state != "running":
+            return 0
+        return admissible(self.view, self.plan, self.applied_step, self._up_to_step(now))
+
+    def _up_to_step(self, now: float) -> int | None:
+        """How far training may go before the next evaluation has its version.
+
+        A job that stops at a goal goes no further than what is being evaluated, so that where it stops does not
+        depend on timing, and demonstrations, which wait for no worker, likewise. Other jobs stay one step ahead until
+        the round has been open long enough for its version to be kept for it.
+        """
+        if self.supervised or self.spec.algorithm.stop_at is not None:
+            awaited = self.rounds.awaited_step(now, None)
+            return None if awaited is None else max(1, awaited)
+        awaited = self.rounds.awaited_step(now, VERSION_HELD_AFTER_SECONDS)
+        return None if awaited is None else awaited + 1
 
     def wants(self, key: SampleKey) -> bool:
         """The sample is open, and its trajectory is not stored as far as is known."""

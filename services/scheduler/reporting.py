@@ -37,6 +37,7 @@ class Reporter:
             body = self._body()
             self._figures[self._state.job] = {name: float(body[name]) for name in GAUGES}
             self._sum_up()
+            self._hold_version()
             await self._service.event(self._state.job, "progress", body, step=self._state.view.trained_step)
             await self._watch()
             await asyncio.sleep(self._service.settings.progress_seconds)
@@ -45,6 +46,15 @@ class Reporter:
         """The job's share of the gauges goes with it."""
         self._figures.pop(self._state.job, None)
         self._sum_up()
+        self._service.detail.get("versions", {}).pop(self._state.job, None)
+
+    def _hold_version(self) -> None:
+        """An evaluated version is kept for as long as this process says that it is wanted."""
+        versions = self._service.detail.setdefault("versions", {})
+        if self._state.rounds.version is None:
+            versions.pop(self._state.job, None)
+        else:
+            versions[self._state.job] = [str(self._state.rounds.version)]
 
     def _sum_up(self) -> None:
         for name, gauge in GAUGES.items():

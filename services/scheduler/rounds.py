@@ -23,6 +23,7 @@ class OpenRound:
     round: Round
     version: Version
     work: Work
+    opened_at: float
     missing_since: float | None = None
 
 
@@ -84,7 +85,21 @@ class Rounds:
                 work.open(prompt, each.samples, doubtful=self.doubtful)
             for prompt, index in self._answers.get(number, {}):
                 work.finish(SampleKey(self._job, prompt, index, number), now)
-            self.open[number] = OpenRound(each, version, work)
+            self.open[number] = OpenRound(each, version, work, opened_at=now)
+
+    def awaited_step(self, now: float, held_after_seconds: float | None) -> int | None:
+        """The earliest step whose evaluation training must not leave behind, or None.
+
+        Only the newest versions can be fetched by everybody. A round that has been open for `held_after_seconds` is
+        safe: by then its version is known to be wanted. None: safe only once it is recorded.
+        """
+        for due in self._schedule():
+            if due.number in self.recorded:
+                continue
+            found = self.open.get(due.number)
+            if found is None or held_after_seconds is None or now - found.opened_at < held_after_seconds:
+                return due.step
+        return None
 
     def complete(self, now: float, can_be_had: Callable[[Version], bool], patience_seconds: float) -> list[OpenRound]:
         """Open rounds that have nothing left to wait for: all is graded or lost, or their version is gone for good."""

@@ -50,7 +50,7 @@ class Supply:
         while state.returns:
             await self._take_back(state.returns[0])
             state.returns.popleft()
-        while state.admissible() and await self._issue():
+        while state.admissible(self._steady()) and await self._issue():
             pass
         if state.supervised and state.job_state == "running":
             await self._demonstrate()
@@ -118,7 +118,7 @@ class Supply:
         row = state.material.dataset.row_of(group)
 
         def decide() -> Issued | None:
-            if not state.admissible() or state.view.issued != group:
+            if not state.admissible(self._steady()) or state.view.issued != group:
                 return None
             return Issued(
                 epoch=0,

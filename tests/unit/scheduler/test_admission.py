@@ -56,3 +56,11 @@ def test_a_drop_can_end_the_data_too(records, read) -> None:
     assert not data_ended(view, plan)
     read(Dropped(epoch=1, samples=records.ids(1), reason="stale"), view=view)
     assert data_ended(view, plan)
+
+
+def test_training_is_held_back_where_an_evaluation_is_awaited(records, read) -> None:
+    plan = Plan(groups_per_step=2, staleness=3, steps=9)
+    view = read(records.issued(0), records.issued(1), records.batched(1, [0, 1]))
+    assert admissible(view, plan, 1, up_to_step=1) == 0
+    assert admissible(view, plan, 1, up_to_step=2) == 2
+    assert admissible(view, plan, 1) == 8

@@ -157,3 +157,17 @@ def test_a_job_without_evaluation_has_nothing_to_wait_for() -> None:
     found = Rounds("j", lambda: [], [], 1)
     assert found.all_recorded
     assert found.next_due(3) == []
+
+
+def test_training_awaits_a_round_until_it_has_been_open_for_a_while_or_is_recorded() -> None:
+    found = rounds(every=2)
+    assert found.awaited_step(0.0, 5.0) == 0
+    due = found.next_due(0)
+    found.open_rounds(due, V0, now=10.0)
+    assert found.awaited_step(14.0, 5.0) == 0
+    after = found.awaited_step(15.0, 5.0)
+    assert after is not None and after > 0
+    assert found.awaited_step(15.0, None) == 0
+    for each in due:
+        found.mark_recorded(each.number)
+    assert found.awaited_step(15.0, None) == after
