@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 
 FIRST_LOOKS = (128, 2048)
+LARGE, BLOCK = 4096, 128
 
 # The multipliers of splitmix64's finaliser.
 MIX_1, MIX_2, STEP = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB), np.uint64(0x9E3779B97F4A7C15)
@@ -72,10 +73,7 @@ def draw(logits: torch.Tensor, rows: Rows, uniform: npt.NDArray[np.float32], wan
             left = probabilities[row, ids]
             pool[row].zero_()[ids] = left
             kept[row] = ids.tolist()
-    sums = pool.cumsum(dim=-1)
-    total = sums[:, -1:]
-    goal = torch.minimum(torch.from_numpy(uniform)[:, None] * total, torch.nextafter(total, torch.zeros(())))
-    tokens = torch.searchsorted(sums, goal, right=True).clamp_(max=vocab - 1)
+    tokens, total = _pick(pool, torch.from_numpy(uniform)[:, None])
     greedy = np.flatnonzero(rows.greedy)
     if len(greedy):
         tokens[greedy] = logits[greedy].argmax(dim=-1, keepdim=True)
@@ -89,6 +87,31 @@ def draw(logits: torch.Tensor, rows: Rows, uniform: npt.NDArray[np.float32], wan
     for row in greedy.tolist():
         kept[row], behaviour[row] = [drawn[row]], 0.0 * raw[row]
     return Drawn(drawn, raw, behaviour, {row: kept.get(row) or list(range(vocab)) for row in want_kept})
+
+
+def _pick(pool: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where each row's running sum passes its uniform, and the row's sum; both [rows, 1].
+
+    A running sum is serial, so over a large vocabulary first a block is found, then the token in it.
+    """
+    rows, vocab = pool.shape
+    if vocab < LARGE or vocab % BLOCK:
+        sums = pool.cumsum(dim=-1)
+        return _passes(sums, uniform * sums[:, -1:]), sums[:, -1:]
+    blocks = pool.view(rows, -1, BLOCK)
+    masses = blocks.sum(dim=-1)
+    sums = masses.cumsum(dim=-1)
+    goal = uniform * sums[:, -1:]
+    block = _passes(sums, goal)
+    within = blocks[torch.arange(rows), block[:, 0]].cumsum(dim=-1)
+    place = _passes(within, goal - (sums.gather(1, block) - masses.gather(1, block)))
+    return block * BLOCK + place, sums[:, -1:]
+
+
+def _passes(sums: torch.Tensor, goal: torch.Tensor) -> torch.Tensor:
+    """The first place where `sums` is above `goal`; a goal that rounding pushed to the end stays below it."""
+    below_end = torch.nextafter(sums[:, -1:], torch.zeros(()))
+    return torch.searchsorted(sums, torch.minimum(goal, below_end), right=True).clamp_(max=sums.shape[-1] - 1)
 
 
 def _log(p: float) -> float:

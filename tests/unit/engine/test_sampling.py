@@ -48,6 +48,17 @@ def test_draws_follow_the_softmax() -> None:
     assert found == pytest.approx(torch.softmax(logits / 0.7, 0).numpy(), abs=0.01)
 
 
+def test_draws_from_a_large_vocabulary_follow_the_softmax() -> None:
+    generator = torch.Generator().manual_seed(6)
+    logits = torch.randn(8192, generator=generator) * 3
+    count = 4_000
+    u = uniforms(np.arange(count, dtype=np.uint64), np.ones(count, np.int64))
+    drawn = np.array(draw(logits.expand(count, 8192), rows(count), u, []).tokens)
+    sums = torch.softmax(logits.double(), 0).cumsum(0).numpy()
+    assert (sums[drawn] >= u - 1e-5).all()
+    assert (np.where(drawn > 0, sums[drawn - 1], 0) <= u + 1e-5).all()
+
+
 def test_raw_logprobs_are_before_the_cut_and_behaviour_after_it() -> None:
     logits = torch.tensor([[3.0, 2.0, 1.0, 0.0, -9.0]])
     p = torch.softmax(logits[0], 0)
@@ -84,9 +95,10 @@ def test_greedy_takes_the_largest_and_is_certain() -> None:
     assert drawn.raw[0] == pytest.approx(float(torch.log_softmax(logits, -1)[0, 1]), abs=1e-6)
 
 
-def test_a_row_does_not_depend_on_the_others() -> None:
+@pytest.mark.parametrize("vocab", [700, 8192])
+def test_a_row_does_not_depend_on_the_others(vocab: int) -> None:
     generator = torch.Generator().manual_seed(5)
-    logits = torch.randn(12, 700, generator=generator).bfloat16().float()  # many equal values, as in bfloat16 engines
+    logits = torch.randn(12, vocab, generator=generator).bfloat16().float()  # many equal values, as in bfloat16 engines
     settings = Rows(
         np.array([0.6, 1.0, 1.3] * 4, np.float32),
         np.array([False, False, True, False] * 3),
