@@ -17,7 +17,7 @@ demo: $(READY)
 	$(BIN)/slipstream demo
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 check: $(READY)
 	$(BIN)/ruff check .

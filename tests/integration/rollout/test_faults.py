@@ -37,7 +37,7 @@ async def test_a_killed_engine_is_an_error_of_its_samples_and_is_started_again(
         await eventually(lambda: any(ended.error for ended in scheduler.ended.values()))
         failed = {sample: ended for sample, ended in scheduler.ended.items() if ended.error}
         assert {ended.error for ended in failed.values()} == {"engine died"}
-        assert 1 <= len(failed) <= 4
+        assert 1 <= len(failed) <= 2 * 4  # what it held, and what took the freed slots before the death was seen
         seen = len(scheduler.asks)
         before = len(scheduler.ended)
         await eventually(lambda: len(scheduler.ended) > before + 4)
