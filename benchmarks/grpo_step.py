@@ -35,7 +35,7 @@ from gateway.client import ENDED, Client
 THREADS = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"}
 GROUP_SIZE = 8
 TURNS, COUNTED = 2, 3  # steps of a turn that are counted, after one that is not
-AHEAD_WARM_UP, AHEAD_COUNTED = 2, 3  # with staleness 1: one run, and its last step has nothing left to overlap with
+AHEAD_WARM_UP, AHEAD_COUNTED = 1, 3  # with staleness 1: one run, and its last step has nothing left to overlap with
 LEARNING_RATE = 1e-6
 PATTERNS = [(rf"\A(?:[\s\S]{{{n}}})*\Z", weight) for n, weight in ((2, 1.0), (3, 0.61), (5, 0.37))]
 PRECISIONS = {"bfloat16": "1.6 (never under 1.3)", "float32": "1"}
@@ -170,7 +170,6 @@ def measure(workload: Workload, precision: str, scratch: Path) -> Found:
     }  # fmt: skip
     slots = {"SLIPSTREAM_ROLLOUT_SLOTS": str(workload.answers)}
     with local_stack(home, environment=THREADS | slots) as url, trl(options, scratch / "trl.log", THREADS) as step:
-        step()  # its first step of all
         for _ in range(TURNS):
             our_turn(found, url, home, job_file(workload, rows, precision, staleness=0, steps=1 + COUNTED))
             their_turn(found, step)
