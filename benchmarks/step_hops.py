@@ -48,7 +48,7 @@ def _broker(home: Path) -> str:
     ps = [sys.executable, "-m", "deploy.local", "ps", "--json", "--home", str(home)]
     listed = json.loads(subprocess.run(ps, cwd=PROJECT, check=True, capture_output=True).stdout)
     gateway = next(row for row in listed if row["service"].startswith("gateway"))
-    return psutil.Process(gateway["pid"]).environ()["SLIPSTREAM_NATS_URL"]
+    return str(psutil.Process(gateway["pid"]).environ()["SLIPSTREAM_NATS_URL"])
 
 
 async def _read(url: str, job: str) -> dict[int, Batch]:

@@ -37,7 +37,7 @@ def environment() -> Path:
 @contextmanager
 def trl(options: dict[str, Any], log: Path, threads: dict[str, str]) -> Iterator[Step]:
     """A trainer that has loaded its model; each call is one optimizer step."""
-    command = [environment(), PROJECT / "benchmarks" / "trl_peer.py", json.dumps(options)]
+    command = [str(environment()), str(PROJECT / "benchmarks" / "trl_peer.py"), json.dumps(options)]
     with log.open("wb") as errors:
         process = subprocess.Popen(
             command,
