@@ -57,6 +57,7 @@ class VersionKeeper:
         self.job, self.gate = job, asyncio.Lock()
         self.proved = ""
         self.loading = ""
+        self._shape = ""  # of the job's model: the same for all its versions
         self.failed = False  # nothing has been proved since something went wrong
         self._bus, self._engine, self._store, self._book = bus, engine, store, book
         self._on_proved, self._on_death, self._notice = on_proved, on_death, notice
@@ -137,13 +138,14 @@ class VersionKeeper:
             return
         self.loading = version
         folder = await self._store.fetch(announced, Version.parse(version))
-        shape = await asyncio.to_thread(shape_in, folder)
+        if not self._shape:
+            self._shape = await asyncio.to_thread(shape_in, folder)
         async with self.gate:
             if self._wanted() != version:
                 self._changed.set()
                 return
             await self._engine.hold(
-                self.job, flags=flags_of(terms), shape=shape, folder=folder, version=version,
+                self.job, flags=flags_of(terms), shape=self._shape, folder=folder, version=version,
                 in_flight=bool(self._book.held),
             )  # fmt: skip
             self.proved, self.failed = version, False

@@ -20,7 +20,7 @@ import numpy as np
 
 from services.trainer.examples import Example
 
-SHARED_ROW_TOKENS = 1024  # a longer shared row costs more in attention than its prompt saves
+SHARED_ROW_TOKENS = 320  # a longer shared row costs more in attention than its prompt saves
 
 
 @dataclass(frozen=True)
