@@ -30,7 +30,7 @@ bench: $(READY)
 
 install: $(READY)
 
-$(READY): pyproject.toml deploy/install.sh
+$(READY): pyproject.toml deploy/install.sh deploy/install-torch.sh
 	sh deploy/install.sh "$(PYTHON)" "$(VENV)" "$(TORCH)"
 	touch $@
 
