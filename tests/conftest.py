@@ -1,6 +1,6 @@
 """What every test may use: coroutine tests, and real nats-servers with the shipped configuration.
 
-nats_url      a server for the whole session: use names of your own in it
+nats_url      a server for the tests of one module: use names of your own in it. Real services see every job in theirs
 nats_server   `nats_server()` starts one for this test, with .url, .pid, .kill(), .stop(), .restart(), .pause() and
               .resume()
 """
@@ -139,7 +139,7 @@ def nats_server(tmp_path: Path) -> Iterator[Callable[[], NatsServer]]:
         server.kill()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def nats_url(tmp_path_factory: Any) -> Iterator[str]:
     server = NatsServer(tmp_path_factory.mktemp("nats")).start()
     yield server.url
