@@ -8,6 +8,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 STEPS = {"steps": 8, "group_size": 4, "groups_per_step": 2, "learning_rate": 1e-4, "staleness": 1}
+LONG = {**STEPS, "steps": 40}  # so that a lease or a waiting sample is still seen where steps take a moment only
 SLOW_REWARD = """
 import time
 
@@ -27,15 +28,15 @@ def steps_done(stack, job):
 
 
 def test_a_worker_killed_with_leases_gives_them_back(stack, submit, until):
-    job = submit(algorithm=STEPS, sampling={"max_tokens": 64})
+    job = submit(algorithm=LONG, sampling={"max_tokens": 64})
     until(lambda: steps_done(stack, job) >= 1 and progress(stack, job).get("leased", 0) > 0, "lease")
     stack.kill("rollout")
     audit = stack.finish(job)
-    assert audit["trained"] == 8 * 2 * 4
+    assert audit["trained"] == 40 * 2 * 4
 
 
 def test_the_engine_killed_in_the_middle_is_started_again(stack, submit, until):
-    job = submit(algorithm=STEPS, sampling={"max_tokens": 64})
+    job = submit(algorithm=LONG, sampling={"max_tokens": 64})
     until(lambda: steps_done(stack, job) >= 1 and progress(stack, job).get("leased", 0) > 0, "lease")
     engines = [p for p in stack.processes("rollout") if "engine" in " ".join(p.cmdline())]
     assert engines, "no engine process"
@@ -55,19 +56,19 @@ def test_a_grader_killed_with_an_unscored_trajectory_grades_it_again(stack, subm
 
 
 def test_the_buffer_killed_with_scored_samples_that_no_batch_has_yet(stack, submit, until):
-    job = submit(algorithm=STEPS)
+    job = submit(algorithm=LONG)
     until(lambda: stack.client.audit(job)["in_flight_where"].get("scored", 0) > 0, "scored sample in no batch")
     stack.kill("replay-buffer")
     audit = stack.finish(job)
-    assert audit["trained"] == 8 * 2 * 4
+    assert audit["trained"] == 40 * 2 * 4
 
 
 def test_the_scheduler_killed_while_samples_are_leased(stack, submit, until):
-    job = submit(algorithm=STEPS, sampling={"max_tokens": 64})
+    job = submit(algorithm=LONG, sampling={"max_tokens": 64})
     until(lambda: steps_done(stack, job) >= 1 and progress(stack, job).get("leased", 0) > 0, "lease")
     stack.kill("scheduler")
     audit = stack.finish(job)
-    assert audit["trained"] == 8 * 2 * 4
+    assert audit["trained"] == 40 * 2 * 4
 
 
 def test_the_trainer_killed_with_half_a_checkpoint(stack, submit, until):
