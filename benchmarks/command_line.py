@@ -35,7 +35,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, local_stack(Path(folder)) as url:
         job = Path(folder) / "job.yaml"
         job.write_text(JOB)
-        submit = [*slipstream, "--url", url, "submit", str(job)]
+        submit = [*slipstream, "submit", "--url", url, str(job)]
         timed(submit)  # loads the model and the data once
         sent = [timed(submit) for _ in range(RUNS)]
     rows = [

@@ -13,7 +13,12 @@ RESULTS = Path(__file__).parent / "results"
 
 def spread(values: Sequence[float]) -> str:
     """`median (min to max)` to three significant digits."""
-    return f"{statistics.median(values):.3g} ({min(values):.3g} to {max(values):.3g})"
+    return f"{number(statistics.median(values))} ({number(min(values))} to {number(max(values))})"
+
+
+def number(value: float) -> str:
+    """Three significant digits, without an exponent."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def publish(name: str, title: str, note: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
