@@ -16,7 +16,9 @@ TORCH  ?= torch==2.13.0
 demo: $(READY)
 	$(BIN)/slipstream demo
 
+# SGLANG=1: those over a real SGLang too; its environment is made before the tests, which share it.
 test: $(READY)
+	[ "$$SGLANG" != 1 ] || PYTHON="$(PYTHON)" sh deploy/sglang_cpu/install.sh "$${SLIPSTREAM_SGLANG_VENV:-.slipstream/sglang}"
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
 check: $(READY)
