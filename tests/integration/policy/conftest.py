@@ -4,18 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from shared.policy import SHIPPED, ModelError, resolve_model
-from shared.policy.smollm2 import find_gguf
+from shared.policy import SHIPPED, resolve_model
 
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder with every shipped model in it."""
     folder = tmp_path_factory.mktemp("data")
-    try:
-        find_gguf()
-    except ModelError as error:
-        pytest.skip(str(error))
     for name in SHIPPED:
         resolve_model(name, folder)
     return folder

@@ -32,9 +32,9 @@ def write(folder: Path, kind: str) -> None:
     elif kind == "csv":
         (folder / "train.csv").write_text("question,answer,level\n" + "".join(f"q{n},{n},{n}\n" for n in range(5)))
     else:
-        parquet = pytest.importorskip("pyarrow.parquet")
-        table = pytest.importorskip("pyarrow").Table.from_pylist(ROWS)
-        parquet.write_table(table, folder / "train-00000-of-00001.parquet")
+        from pyarrow import Table, parquet
+
+        parquet.write_table(Table.from_pylist(ROWS), folder / "train-00000-of-00001.parquet")
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "json", "csv", "parquet"])
